@@ -1,0 +1,45 @@
+"""Estimators: what predicts the scores that were not acquired. Arrays in, arrays out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.plugins import Registry, split_name
+from estimators._base import (
+    Estimator,
+    Linearization,
+    Prediction,
+    ScoreEstimate,
+    SupportsLinearization,
+    SupportsPromptFeatures,
+    check_observed,
+)
+
+__all__ = [
+    "ESTIMATORS",
+    "Estimator",
+    "Linearization",
+    "Prediction",
+    "ScoreEstimate",
+    "SupportsLinearization",
+    "SupportsPromptFeatures",
+    "check_observed",
+    "make_estimator",
+]
+
+ESTIMATORS: Registry[type[Estimator]] = Registry(
+    "estimator",
+    "assay.estimators",
+    {
+        "aggregate": "estimators._aggregate:AggregateEstimator",
+        "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
+    },
+)
+
+
+def make_estimator(name: str, **params: Any) -> Estimator:
+    """Build an unfitted estimator by its registered name; `head:argument` passes the argument as `base`."""
+    head, argument = split_name(name)
+    if argument is not None:
+        params["base"] = argument
+    return ESTIMATORS.get(head)(**params)
