@@ -14,9 +14,12 @@ from estimators._base import (
     SupportsPromptFeatures,
     check_observed,
 )
+from estimators._encoders import ENCODERS, Encoder, make_encoder
 
 __all__ = [
+    "ENCODERS",
     "ESTIMATORS",
+    "Encoder",
     "Estimator",
     "Linearization",
     "Prediction",
@@ -24,6 +27,7 @@ __all__ = [
     "SupportsLinearization",
     "SupportsPromptFeatures",
     "check_observed",
+    "make_encoder",
     "make_estimator",
 ]
 
