@@ -27,6 +27,7 @@ __all__ = [
     "finish",
     "open_cells",
     "park",
+    "parked_cells",
     "renew",
     "requeue",
     "undispatched",
@@ -62,6 +63,14 @@ def open_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, in
     """(method, prompt, scorer) of every open job of these methods, whichever study asked."""
     query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
         col(Job.method_id).in_(list(method_ids)), col(Job.state).in_(OPEN_STATES)
+    )
+    return {(m, p, s) for m, p, s in session.exec(query).all()}
+
+
+def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
+    """(method, prompt, scorer) of every cell that was set aside: not to be bought again by itself."""
+    query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
+        col(Job.method_id).in_(list(method_ids)), Job.state == JobState.PARKED
     )
     return {(m, p, s) for m, p, s in session.exec(query).all()}
 

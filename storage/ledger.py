@@ -22,6 +22,8 @@ __all__ = [
     "UNITS",
     "Charge",
     "affordable",
+    "budget_ids",
+    "show",
     "budgets_of",
     "release",
     "reserve",
@@ -198,6 +200,17 @@ def _close(session: Session, actual: Mapping[int, Charge], state: LedgerState) -
             .values(reserved=Budget.reserved - freed[budget_id], spent=Budget.spent + spent[budget_id])
         )
     return closed
+
+
+def budget_ids(session: Session, scope: str, scope_id: int, unit: str) -> list[int]:
+    """The budget of a scope in one unit, as a list of none or one."""
+    query = select(Budget.id).where(Budget.scope == scope, Budget.scope_id == scope_id, Budget.unit == unit)
+    return [int(i) for i in session.exec(query).all() if i is not None]
+
+
+def show(amount: int, unit: str) -> str:
+    """An amount for people: dollars with their sign, everything else with its unit."""
+    return f"${amount / 1e6:,.6f}".rstrip("0").rstrip(".") if unit == "usd" else f"{amount:,} {unit}"
 
 
 def spent_by_job(session: Session, budget_id: int) -> int:
