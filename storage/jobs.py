@@ -173,10 +173,12 @@ def expired(session: Session, limit: int = 500) -> Sequence[Job]:
     return session.exec(query).all()
 
 
-def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> list[tuple[int, str]]:
+def undispatched(
+    session: Session, older_than: timedelta, limit: int = 2000, *, mark: bool = True
+) -> list[tuple[int, str]]:
     """(id, kind) of queued jobs that nobody has claimed for so long that their message must be lost.
 
-    They are marked as sent again now.
+    They are marked as sent again now, unless `mark` is false (a reading session may only look).
     """
     now = utc_now()
     query = (
@@ -185,7 +187,7 @@ def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> 
         .limit(limit)
     )
     found = [(int(job_id or 0), kind) for job_id, kind in session.exec(query).all()]
-    if found:
+    if found and mark:
         _update(session, update(Job).where(col(Job.id).in_([i for i, _ in found])).values(dispatched_at=now))
     return found
 
