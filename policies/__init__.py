@@ -13,6 +13,7 @@ POLICIES: Registry[type[Policy]] = Registry(
     "policy",
     "assay.policies",
     {
+        "expected-variance-reduction": "policies._expected_variance:ExpectedVarianceReductionPolicy",
         "stratified": "policies._stratified:StratifiedPolicy",
         "uniform": "policies._uniform:UniformPolicy",
     },
