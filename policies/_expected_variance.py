@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from assay.errors import BadInputError
 from estimators import Linearization, SupportsLinearization
 from policies._base import Policy, PolicyState, Selection
-from policies._variance_reduction import RowDesign, first_best
+from policies._row_design import choose_greedily, row_designs
 
 __all__ = ["ExpectedVarianceReductionPolicy"]
 
@@ -23,7 +23,7 @@ class ExpectedVarianceReductionPolicy(Policy):
 
     Chooses the cell whose answer is expected to lower the benchmark score's variance most per cost.
 
-    The variance is the estimator's own, linearised at what was answered so far (`_variance_reduction`); for
+    The variance is the estimator's own, linearised at what was answered so far (`_row_design`); for
     logistic estimators this is expected variance reduction with the Bernoulli noise p (1 - p). A batch is
     chosen one by one, each as if those before it were answered at their means. With several rows the rows'
     variances add up.
@@ -39,7 +39,7 @@ class ExpectedVarianceReductionPolicy(Policy):
     def select_each(self, states: Sequence[PolicyState], n: int) -> list[Selection]:
         """See `Policy.select_each`: one linearisation for many rows."""
         alone = [n < 1 or _is_alone(state, states) for state in states]
-        chosen = {i: self.select(states[i], n) for i in np.flatnonzero(alone)}
+        chosen = {i: self.select(s, n) for i, s in enumerate(states) if alone[i]}
         rest = [i for i in range(len(states)) if i not in chosen]
         for start in range(0, len(rest), step := _rows_at_once(states)):
             group = rest[start : start + step]
@@ -78,37 +78,6 @@ def _row(lines: Linearization, i: int) -> Linearization:
     return Linearization(lines.mean[part], loadings, lines.covariance[part], lines.noise[part])
 
 
-def _designs(lines: Linearization, state: PolicyState) -> list[RowDesign]:
-    """What is unknown of each row of the state, pending cells counted as answered."""
-    designs = []
-    for i, scores in enumerate(state.scores):
-        design = RowDesign(
-            loadings=lines.loadings if lines.loadings.ndim == 2 else lines.loadings[i],
-            covariance=lines.covariance[i],
-            noise=np.maximum(lines.noise[i], 1e-9),
-            weights=np.where(np.isnan(scores), state.weights, 0.0),
-        )
-        design.take_all(state.pending[i] & np.isnan(scores))
-        designs.append(design)
-    return designs
-
-
 def _greedy(lines: Linearization, state: PolicyState, n: int) -> Selection:
-    designs, free = _designs(lines, state), state.candidates
-    value = np.array([_value(d, free[i], state.cost[i]) for i, d in enumerate(designs)])  # (R, N)
-    rows, columns, gains = [], [], []
-    for left in range(min(n, int(free.sum())), 0, -1):
-        i, j = divmod(first_best(value.reshape(-1)), value.shape[1])
-        rows.append(i)
-        columns.append(j)
-        gains.append(value[i, j] * state.cost[i, j])
-        free[i, j] = False
-        if left > 1:
-            designs[i].take(j)
-            value[i] = _value(designs[i], free[i], state.cost[i])
-    return Selection.of(rows, columns, gain=gains)
-
-
-def _value(design: RowDesign, free: NDArray[np.bool_], cost: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) variance reduction per cost; -1 where the prompt cannot be chosen."""
-    return np.where(free, design.gains() / cost, -1.0)
+    designs = row_designs(lines, state)
+    return choose_greedily(state, n, lambda i: designs[i].score_gains(), lambda i, j: designs[i].take(j))
