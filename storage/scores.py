@@ -216,7 +216,7 @@ def _insert_postgresql(connection: Connection, rows: Sequence[tuple[Any, ...]]) 
 
 
 def _add_block_postgresql(connection: Connection, block: ScoreBlock) -> int:
-    """Copy straight into the table where nothing is there yet (twice as fast), else through a staging table."""
+    """Copy into the table itself where nothing is there yet (twice as fast), else into a staging table."""
     if not _any_known(connection, block):
         try:
             with connection.begin_nested():
