@@ -25,13 +25,57 @@ DATASETS = (
     DatasetSpec(name="spelling", scorer="exact-match"),
 )
 
-WORDS = tuple(
-    """
-    anchor basket candle dragon engine forest garden hammer island jacket kettle ladder magnet needle orange
-    pencil quartz ribbon saddle tunnel umpire velvet window yellow zipper bridge copper dinner eleven flower
-    guitar helmet insect jungle kitten lemon market napkin office pepper rabbit silver ticket urgent violin
-    walnut barrel cactus desert feather
-    """.split()
+WORDS = (
+    "anchor",
+    "basket",
+    "candle",
+    "dragon",
+    "engine",
+    "forest",
+    "garden",
+    "hammer",
+    "island",
+    "jacket",
+    "kettle",
+    "ladder",
+    "magnet",
+    "needle",
+    "orange",
+    "pencil",
+    "quartz",
+    "ribbon",
+    "saddle",
+    "tunnel",
+    "umpire",
+    "velvet",
+    "window",
+    "yellow",
+    "zipper",
+    "bridge",
+    "copper",
+    "dinner",
+    "eleven",
+    "flower",
+    "guitar",
+    "helmet",
+    "insect",
+    "jungle",
+    "kitten",
+    "lemon",
+    "market",
+    "napkin",
+    "office",
+    "pepper",
+    "rabbit",
+    "silver",
+    "ticket",
+    "urgent",
+    "violin",
+    "walnut",
+    "barrel",
+    "cactus",
+    "desert",
+    "feather",
 )
 
 
