@@ -51,6 +51,10 @@ class LinearGaussianEstimator(Estimator):
         """See `Estimator.params`."""
         return {"rank": self.rank, "sweeps": self.sweeps, "seed": self.seed}
 
+    def settled_params(self) -> dict[str, Any]:
+        """See `Estimator.settled_params`."""
+        return {**self.params(), "rank": self.rank_}
+
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         if not isinstance(self.rank, str) and self.rank < 1:
             raise BadInputError(f"the rank must be 1 or more, 'full' or 'auto', got {self.rank}")
