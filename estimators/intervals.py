@@ -4,7 +4,7 @@ The score of a held-out row is |truth - estimate| / std. Its quantile with the f
 ceil((n + 1) level) / n (Vovk, Gammerman and Shafer 2005; scaled as in Lei et al. 2018), times the std of a
 new row gives an interval that covers with probability `level` for methods exchangeable with the history's: on
 average over such methods, not for every kind of method. Where held-out rows of one range of scores are
-covered less often than `level`, that range gets its own, wider quantile.
+covered less often than `level`, that range gets its own, wider quantile, and the others share theirs.
 """
 
 from __future__ import annotations
@@ -155,13 +155,20 @@ def calibrate(
 
 
 def _by_range(ratio: NDArray[Any], which: NDArray[Any], ranges: int, level: float) -> NDArray[np.float64]:
-    """(R,) the common quantile, or a range's own where the common one falls short there."""
+    """(R,) a range's own quantile where the common one falls short there; the others share one.
+
+    What the short ranges are given is not given to the others too: coverage on average stays at `level`.
+    """
     common = conformal_quantile(ratio, level)
-    factors = np.full(ranges, common)
-    for r in range(ranges):
-        own = ratio[which == r]
-        if len(own) >= LEAST_IN_RANGE and (own <= common).mean() < level - SHORTFALL:
-            factors[r] = max(common, conformal_quantile(own, level))
+    short = [
+        r
+        for r in range(ranges)
+        if (which == r).sum() >= LEAST_IN_RANGE and (ratio[which == r] <= common).mean() < level - SHORTFALL
+    ]
+    others = ~np.isin(which, short)
+    factors = np.full(ranges, conformal_quantile(ratio[others], level) if short and others.any() else common)
+    for r in short:
+        factors[r] = conformal_quantile(ratio[which == r], level)
     return factors
 
 
