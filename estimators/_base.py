@@ -137,7 +137,11 @@ class Estimator(ABC):
         self._fit(history, warm_start)
         return self
 
+    #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
+
+    #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
+    interval_kind: ClassVar[str] = "predicted"
 
     @abstractmethod
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
@@ -162,7 +166,7 @@ class Estimator(ABC):
     def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
         """Benchmark score of each of B rows, acquired and predicted (default: by 256 joint samples)."""
         observed = check_observed(self, observed)
-        mean = self.predict(observed).mean @ self.weights_
+        mean = np.clip(self.predict(observed).mean @ self.weights_, 0.0, 1.0)
         draws = self.sample(observed, 256, np.random.default_rng(self.seed)) @ self.weights_
         return ScoreEstimate(mean, draws.std(axis=1))
 

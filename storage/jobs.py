@@ -22,11 +22,13 @@ __all__ = [
     "NewJob",
     "add",
     "claim",
+    "count_finished",
     "count_open",
     "expired",
     "finish",
     "open_cells",
     "park",
+    "parked_cells",
     "renew",
     "requeue",
     "undispatched",
@@ -62,6 +64,14 @@ def open_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, in
     """(method, prompt, scorer) of every open job of these methods, whichever study asked."""
     query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
         col(Job.method_id).in_(list(method_ids)), col(Job.state).in_(OPEN_STATES)
+    )
+    return {(m, p, s) for m, p, s in session.exec(query).all()}
+
+
+def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
+    """(method, prompt, scorer) of every cell that was set aside: not to be bought again by itself."""
+    query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
+        col(Job.method_id).in_(list(method_ids)), Job.state == JobState.PARKED
     )
     return {(m, p, s) for m, p, s in session.exec(query).all()}
 
@@ -164,10 +174,12 @@ def expired(session: Session, limit: int = 500) -> Sequence[Job]:
     return session.exec(query).all()
 
 
-def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> list[tuple[int, str]]:
+def undispatched(
+    session: Session, older_than: timedelta, limit: int = 2000, *, mark: bool = True
+) -> list[tuple[int, str]]:
     """(id, kind) of queued jobs that nobody has claimed for so long that their message must be lost.
 
-    They are marked as sent again now.
+    They are marked as sent again now, unless `mark` is false (a reading session may only look).
     """
     now = utc_now()
     query = (
@@ -176,7 +188,7 @@ def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> 
         .limit(limit)
     )
     found = [(int(job_id or 0), kind) for job_id, kind in session.exec(query).all()]
-    if found:
+    if found and mark:
         _update(session, update(Job).where(col(Job.id).in_([i for i, _ in found])).values(dispatched_at=now))
     return found
 
@@ -184,6 +196,13 @@ def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> 
 def count_open(session: Session, study_id: int) -> int:
     """How many jobs of a study are queued or leased."""
     query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(OPEN_STATES))
+    return int(session.exec(query).one())
+
+
+def count_finished(session: Session, study_id: int) -> int:
+    """How many jobs of a study are done or set aside."""
+    states = (JobState.DONE, JobState.PARKED)
+    query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(states))
     return int(session.exec(query).one())
 
 
