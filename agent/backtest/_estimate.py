@@ -19,7 +19,7 @@ from agent.backtest._splits import Split, true_scores
 from assay.errors import UsageError
 from estimators import Estimator, make_estimator
 from estimators._artifact import load_estimator
-from policies import make_policy
+from policies import Policy, make_policy
 
 __all__ = ["EstimateObjective"]
 
@@ -91,7 +91,7 @@ def _fit(task: Task, split: Split, folder: Path) -> Record:
 
 
 def _replay(task: Task, settings: BacktestSettings, split: Split, estimator: Estimator) -> Record:
-    policy = make_policy(task.policy, seed=task.seed)
+    policy = _policy(task, settings)
     start = time.perf_counter()
     policy.prepare(split.history, estimator)
     prepared = time.perf_counter() - start
@@ -107,6 +107,13 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, estimator: Est
             "decision_ms": 1000.0 * state.seconds / max(state.decisions, 1),
         }
     return record
+
+
+def _policy(task: Task, settings: BacktestSettings) -> Policy:
+    policy = make_policy(task.policy, seed=task.seed)
+    if settings.force and "force" in policy.params():
+        return make_policy(task.policy, **{**policy.params(), "force": True})
+    return policy
 
 
 def _estimates(

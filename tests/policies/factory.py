@@ -15,6 +15,7 @@ from policies import Policy, PolicyState, make_policy
 N_DATASETS = 3
 N_PROMPTS = 24
 N_METHODS = 40
+SMALL: dict[str, dict[str, Any]] = {"combinatorial": {"models": 6, "candidates": 5}}
 
 
 class FactorEstimator(Estimator):
@@ -91,7 +92,7 @@ def estimator() -> Estimator:
 
 def build_policy(name: str, seed: int = 0) -> Policy:
     """A fresh, prepared policy, with the smallest settings where the default ones are slow."""
-    policy = make_policy(name, seed=seed)
+    policy = make_policy(name, seed=seed, **SMALL.get(name, {}))
     policy.prepare(history(), estimator())
     return policy
 
