@@ -70,6 +70,7 @@ class ClusterEmbedPolicy(ClusterPolicy):
     """Clusters prompt embeddings; works for prompts that nobody has scored."""
 
     name: ClassVar[str] = "cluster-embed"
+    uses_embeddings: ClassVar[bool] = True
 
     def _represent(self, history: ScoreMatrix, estimator: Estimator | None) -> Floats | None:
         return None if history.embeddings is None else history.embeddings.astype(np.float64)

@@ -98,7 +98,13 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, estimator: Est
     budgets = [int(budget) for budget in settings.budgets]
     record: Record = {"prepare_seconds": prepared, "at": {}}
     for budget, state in replay(
-        split.test, policy, estimator, budgets=budgets, batch=settings.batch, seed=task.seed
+        split.test,
+        policy,
+        estimator,
+        budgets=budgets,
+        batch=settings.batch,
+        seed=task.seed,
+        embeddings=split.matrix.embeddings,
     ):
         mean, std = _estimates(estimator, state.observed)
         record["at"][str(budget)] = {
