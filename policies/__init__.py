@@ -14,6 +14,7 @@ POLICIES: Registry[type[Policy]] = Registry(
     "assay.policies",
     {
         "cluster-embed": "policies._cluster:ClusterEmbedPolicy",
+        "cluster-irt": "policies._cluster:ClusterIrtPolicy",
         "cluster-score": "policies._cluster:ClusterScorePolicy",
         "combinatorial": "policies._combinatorial:CombinatorialPolicy",
         "expected-variance-reduction": "policies._expected_variance:ExpectedVarianceReductionPolicy",

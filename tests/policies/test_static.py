@@ -17,6 +17,13 @@ from tests.policies.factory import N_PROMPTS, build_policy, estimator, history, 
 BLOBS = np.array([[0.0, 0.0], [0.0, 0.2], [0.0, -0.1], [5.0, 5.0], [5.0, 5.3], [9.0, 0.0]])
 
 
+@pytest.mark.parametrize("name", ["cluster-irt", "static-design"])
+def test_a_model_of_its_own_is_fitted_where_the_studys_is_another(name: str) -> None:
+    policy, known = make_policy(name), build_policy(name)
+    policy.prepare(history(), estimator())
+    assert policy.select(make_state(), 4).columns.tolist() == known.select(make_state(), 4).columns.tolist()
+
+
 def blob_state(**changes: Any) -> Any:
     scores = np.full((1, 6), np.nan)
     state = make_state(scores=scores, total=3, embeddings=BLOBS.astype(np.float32), **changes)
