@@ -19,7 +19,7 @@ SMALL: dict[str, dict[str, Any]] = {"combinatorial": {"models": 6, "candidates":
 OWN_MODEL = {
     "static-design": "linear-gaussian",
     "cluster-irt": "mirt",
-}  # which they would fit at each prepare
+}  # fitted once
 
 
 class FactorEstimator(Estimator):
