@@ -60,6 +60,10 @@ class MirtEstimator(Estimator):
         """See `Estimator.params`."""
         return {"dimensions": self.dimensions, "sweeps": self.sweeps, "seed": self.seed}
 
+    def settled_params(self) -> dict[str, Any]:
+        """See `Estimator.settled_params`."""
+        return {**self.params(), "dimensions": self.model_.dimensions}
+
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         if self.dimensions != "auto" and self.dimensions < 1:
             raise BadInputError(f"the number of dimensions must be 1 or more, got {self.dimensions}")
