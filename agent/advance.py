@@ -20,6 +20,7 @@ from agent.acquisition import build_state
 from agent.context import AgentContext
 from agent.costs import expected_costs, specs_of, worst_case_charges
 from agent.intervals import estimate_rows
+from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError
 from assay.specs import ModelSpec
 from estimators import Estimator
@@ -340,9 +341,9 @@ def _exhausted(session: Session, situation: Situation, budgets: Sequence[Budget]
     """Pause the study, naming the cap that leaves no room for the next call."""
     tight = next(b for b in budgets if b.cap - b.spent - b.reserved < charge.in_unit(b.unit))
     reason = (
-        f"budget exhausted: the {tight.scope} cap of {ledger.show(tight.cap, tight.unit)} leaves"
-        f" {ledger.show(tight.cap - tight.spent - tight.reserved, tight.unit)}, the next call may cost"
-        f" {ledger.show(charge.in_unit(tight.unit), tight.unit)}; raise it with:"
+        f"budget exhausted: the {tight.scope} cap of {amount(tight.cap, tight.unit)} leaves"
+        f" {amount(tight.cap - tight.spent - tight.reserved, tight.unit)}, the next call may cost"
+        f" {amount(charge.in_unit(tight.unit), tight.unit)}; raise it with:"
         f" assay study resume {situation.study_id} --max-usd AMOUNT"
     )
     studies.move(session, situation.study_id, StudyState.PAUSED, reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from datetime import datetime
 
-__all__ = ["ago", "dollars", "printable", "span"]
+__all__ = ["ago", "amount", "dollars", "printable", "span"]
 
 LONGEST = 200
 # Control, format (direction overrides, zero-width), surrogate, private use, line and paragraph separators.
@@ -51,3 +51,8 @@ def span(seconds: float) -> str:
 def ago(then: datetime | None, now: datetime) -> str:
     """How long ago something happened; a dash where it did not."""
     return "–" if then is None else f"{span(max(0.0, (now - then).total_seconds()))} ago"
+
+
+def amount(value: int, unit: str) -> str:
+    """An amount of a budget: dollars with their sign, everything else with its unit."""
+    return dollars(value) if unit == "usd" else f"{value:,} {unit}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import func, insert, update
 from sqlmodel import Session, col, select
 
@@ -21,9 +22,12 @@ __all__ = [
     "PromptChange",
     "add_benchmark",
     "add_dataset",
+    "add_imported_models",
     "add_model",
     "add_prompts",
     "bump_prompts_revision",
+    "count_dataset_prompts",
+    "count_models",
     "count_prompts",
     "default_method",
     "find_benchmark",
@@ -73,17 +77,84 @@ def add_model(session: Session, spec: ModelSpec, *, announce: bool = True) -> tu
 
 
 def _add_default_method(session: Session, model: Model) -> Method:
+    assert model.id is not None
+    method = Method(
+        name=model.name,
+        model_id=model.id,
+        template_id=_default_template(session),
+        parameters_hash=_hash_of({}),
+    )
+    session.add(method)
+    session.flush()
+    return method
+
+
+def _default_template(session: Session) -> int:
     template = session.exec(select(Template).where(Template.name == DEFAULT_TEMPLATE)).first()
     if template is None:
         template = Template(name=DEFAULT_TEMPLATE, text="{text}")
         session.add(template)
         session.flush()
-    assert model.id is not None
     assert template.id is not None
-    method = Method(name=model.name, model_id=model.id, template_id=template.id, parameters_hash=_hash_of({}))
-    session.add(method)
-    session.flush()
-    return method
+    return template.id
+
+
+def add_imported_models(session: Session, attributes: Mapping[str, dict[str, Any]]) -> dict[str, int]:
+    """Make sure that a method of each name is there; new ones get a model that only holds imported scores.
+
+    No event is emitted: there is nothing to evaluate about a model that cannot be called.
+
+    Args:
+        session: A writing session.
+        attributes: Name -> attributes of the model, used where it is new; known models stay as they are.
+
+    Returns:
+        Name -> method id.
+
+    Raises:
+        BadInputError: A name is longer than a model's name may be.
+    """
+    methods = _method_ids(session, attributes)
+    new = [name for name in attributes if name not in methods]
+    if not new:
+        return methods
+    models = [_imported_model(name, attributes[name]) for name in new]
+    inserted = session.connection().execute(insert(Model).returning(col(Model.id), col(Model.name)), models)
+    template_id, no_parameters = _default_template(session), _hash_of({})
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "model_id": model_id,
+            "template_id": template_id,
+            "parameters": {},
+            "parameters_hash": no_parameters,
+            "created_at": utc_now(),
+        }
+        for model_id, name in sorted(tuple(row) for row in inserted)
+    ]
+    session.connection().execute(insert(Method), rows)
+    return methods | _method_ids(session, new)
+
+
+def _method_ids(session: Session, names: Iterable[str]) -> dict[str, int]:
+    wanted = set(names)
+    known = session.exec(select(Method.name, Method.id)).all()
+    return {name: method_id for name, method_id in known if name in wanted and method_id is not None}
+
+
+def _imported_model(name: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    try:
+        spec = ModelSpec(name=name, backend="imported", attributes=attributes)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise BadInputError(f"'{name[:50]}' cannot be a model's name: {problem}") from None
+    return {
+        "name": spec.name,
+        "backend": spec.backend,
+        "spec": spec.model_dump(mode="json", exclude={"name", "attributes", "backend"}),
+        "attributes": spec.attributes,
+        "created_at": utc_now(),
+    }
 
 
 def add_benchmark(session: Session, name: str) -> tuple[Benchmark, bool]:
@@ -233,6 +304,17 @@ def count_prompts(session: Session, benchmark_id: int) -> int:
         .where(Dataset.benchmark_id == benchmark_id)
     )
     return int(session.exec(query).one())
+
+
+def count_dataset_prompts(session: Session, dataset: Dataset) -> int:
+    """Number of prompts of a dataset."""
+    query = select(func.count()).select_from(Prompt).where(Prompt.dataset_id == dataset.id)
+    return int(session.exec(query).one())
+
+
+def count_models(session: Session) -> int:
+    """Number of models, retired ones included."""
+    return int(session.exec(select(func.count()).select_from(Model)).one())
 
 
 def _known(names: Sequence[str]) -> str:

@@ -5,14 +5,17 @@ All writes go through `Database.begin`, which commits, rolls back and turns driv
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, event, inspect
+import psycopg
+from sqlalchemy import Engine, event, inspect, text
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlmodel import Session, create_engine
 
 from assay.errors import StorageError
@@ -20,7 +23,8 @@ from storage import migrations
 
 __all__ = ["Database"]
 
-BUSY_TIMEOUT_S = 30
+BUSY_TIMEOUT_S = 30.0
+UPGRADE_LOCK = 0x41535341  # any number that nobody else uses on the server
 
 
 class Database:
@@ -30,20 +34,28 @@ class Database:
 
     Args:
         url: SQLAlchemy URL, `sqlite:///path` or `postgresql+psycopg://...` (`postgresql://` is taken too).
+        busy_timeout_s: How long a SQLite write waits for another writer, and PostgreSQL for the server.
 
     Raises:
         StorageError: The URL is not one that Assay can use.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.url = _checked_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.engine = self._engine()
+        self.engine = self._engine(busy_timeout_s)
+        # PostgreSQL's default isolation gives each statement a snapshot of its own; SQLite has one anyway.
+        snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._reading = self.engine.execution_options(**snapshot)
+        self._writing = self.engine.execution_options(assay_begin="IMMEDIATE")
 
-    def _engine(self) -> Engine:
+    def _engine(self, timeout_s: float) -> Engine:
         if not self.is_sqlite:
-            return create_engine(self.url, pool_pre_ping=True, pool_size=5, max_overflow=20)
-        engine = create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+            timeout = {"connect_timeout": max(1, round(timeout_s))}
+            return create_engine(
+                self.url, pool_pre_ping=True, pool_size=5, max_overflow=20, connect_args=timeout
+            )
+        engine = create_engine(self.url, connect_args={"timeout": timeout_s, "check_same_thread": False})
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -58,8 +70,11 @@ class Database:
         Raises:
             StorageError: The database is locked, read-only or cannot be reached.
         """
-        bind = self.engine.execution_options(assay_begin="IMMEDIATE")
-        with self._translated(), Session(bind, expire_on_commit=False) as session, session.begin():
+        with (
+            self._translated(),
+            Session(self._writing, expire_on_commit=False) as session,
+            session.begin(),
+        ):
             yield session
 
     @contextmanager
@@ -69,7 +84,7 @@ class Database:
         Raises:
             StorageError: The database cannot be reached.
         """
-        with self._translated(), Session(self.engine, expire_on_commit=False) as session:
+        with self._translated(), Session(self._reading, expire_on_commit=False) as session:
             yield session
 
     def create_or_check(self) -> None:
@@ -90,11 +105,29 @@ class Database:
             migrations.check(connection)
 
     def upgrade(self) -> None:
-        """Bring the schema to this program's version (creating it in an empty database)."""
-        if self.is_sqlite and self.url.database:
-            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
-        with self._translated(), self.engine.begin() as connection:
+        """Bring the schema to this program's version (creating it in an empty database), or change nothing.
+
+        Several programs may do so at once: they take turns, and all but the first find nothing to do.
+
+        Raises:
+            StorageError: The database cannot be written, or is of a newer version.
+        """
+        self._make_folder()
+        with self._translated(), self._writing.begin() as connection:
+            if not self.is_sqlite:  # there the write lock was taken by BEGIN IMMEDIATE
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
             migrations.upgrade(connection)
+
+    def _make_folder(self) -> None:
+        path = self.url.database
+        if not self.is_sqlite or not path or path.startswith("file:"):
+            return
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"the folder of database {path} cannot be made: {error.strerror}", "choose another data_dir"
+            ) from None
 
     def close(self) -> None:
         """Give back all connections."""
@@ -104,30 +137,50 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except DBAPIError as error:
-            raise self._storage_error(error) or error from error
+        except (DBAPIError, sqlite3.Error, psycopg.Error) as error:  # bulk statements go to the driver itself
+            translated = self._storage_error(error)
+            if translated is None:
+                raise
+            raise translated from error
 
-    def _storage_error(self, error: DBAPIError) -> StorageError | None:
-        where = self.url.render_as_string(hide_password=True)
-        text = (
-            str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-        )
-        lowered = text.lower()
-        if "locked" in lowered:
-            return StorageError(f"database {where} is locked by another program", "close it and try again")
-        if "readonly" in lowered or "read-only" in lowered:
-            return StorageError(f"database {where} is read-only", "give this user the right to write to it")
-        if "unable to open database file" in lowered:
+    def _storage_error(self, error: Exception) -> StorageError | None:
+        """What a driver's error means for the user; None where it is none of the database's condition."""
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        lines = str(cause).strip().splitlines()
+        said = lines[0] if lines else type(cause).__name__
+        where = f"database {self.url.render_as_string(hide_password=True)}"
+        for pattern, what, hint in CONDITIONS:
+            if re.search(pattern, said, re.IGNORECASE):
+                return StorageError(f"{where} {what.format(said=said)}", hint)
+        if isinstance(cause, (sqlite3.OperationalError, psycopg.OperationalError)):
             return StorageError(
-                f"database {where} cannot be opened", "check that its folder exists and is writable"
-            )
-        if "no such table" in lowered or "does not exist" in lowered:
-            return StorageError(f"database {where} lacks tables: {text}", "run: assay db upgrade")
-        if isinstance(error, OperationalError):
-            return StorageError(
-                f"database {where} cannot be used: {text}", "check ASSAY_DATABASE_URL: assay doctor"
+                f"{where} cannot be used: {said}", "check ASSAY_DATABASE_URL with: assay doctor"
             )
         return None
+
+
+#: What drivers say (first match counts), what it means, and what to do about it.
+CONDITIONS = (
+    (r"is locked|lock timeout", "is locked by another program", "close it and try again"),
+    (r"readonly|read-only", "is read-only", "give this user the right to write to the file and its folder"),
+    (r"unable to open", "cannot be opened", "check that its folder exists and is writable"),
+    (r"not a database|malformed", "is no SQLite database: {said}", "move the file away, or choose another"),
+    (r"disk is full|no space", "has no space left: {said}", "free some space and try again"),
+    (r"no such (table|column)", "lacks tables: {said}", "run: assay db upgrade"),
+    (r"(relation|column) .* does not exist", "lacks tables: {said}", "run: assay db upgrade"),
+    (
+        r'database ".*" does not exist',
+        "does not exist",
+        "create it with: createdb NAME; then: assay db upgrade",
+    ),
+    (r"permission denied", "may not be used: {said}", "grant this user the right"),
+    (r"deadlock|serialize", "was busy: {said}", "try again"),
+    (
+        r"refused|could not connect|connection failed|timeout expired|server closed",
+        "cannot be reached: {said}",
+        "start PostgreSQL, or correct ASSAY_DATABASE_URL",
+    ),
+)
 
 
 def _checked_url(url: str) -> URL:
@@ -148,12 +201,7 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     # The driver's own transaction control starts transactions late and cannot take the write lock first.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
-    ):
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

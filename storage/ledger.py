@@ -23,7 +23,6 @@ __all__ = [
     "Charge",
     "affordable",
     "budget_ids",
-    "show",
     "budgets_of",
     "release",
     "reserve",
@@ -206,11 +205,6 @@ def budget_ids(session: Session, scope: str, scope_id: int, unit: str) -> list[i
     """The budget of a scope in one unit, as a list of none or one."""
     query = select(Budget.id).where(Budget.scope == scope, Budget.scope_id == scope_id, Budget.unit == unit)
     return [int(i) for i in session.exec(query).all() if i is not None]
-
-
-def show(amount: int, unit: str) -> str:
-    """An amount for people: dollars with their sign, everything else with its unit."""
-    return f"${amount / 1e6:,.6f}".rstrip("0").rstrip(".") if unit == "usd" else f"{amount:,} {unit}"
 
 
 def spent_by_job(session: Session, budget_id: int) -> int:
