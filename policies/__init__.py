@@ -13,6 +13,10 @@ POLICIES: Registry[type[Policy]] = Registry(
     "policy",
     "assay.policies",
     {
+        "cluster-embed": "policies._cluster:ClusterEmbedPolicy",
+        "cluster-irt": "policies._cluster:ClusterIrtPolicy",
+        "cluster-score": "policies._cluster:ClusterScorePolicy",
+        "combinatorial": "policies._combinatorial:CombinatorialPolicy",
         "expected-variance-reduction": "policies._expected_variance:ExpectedVarianceReductionPolicy",
         "information-gain": "policies._information_gain:InformationGainPolicy",
         "static-design": "policies._static_design:StaticDesignPolicy",

@@ -106,11 +106,13 @@ class Policy(ABC):
         needs_estimator: Whether `state.estimator` must be given.
         uses_total: Whether choices depend on `state.total`. Where they do not, a backtest reads every budget
             off one run; a policy that declares it wrongly is measured wrongly, so the default is True.
+        uses_embeddings: Whether the prompts' vectors are looked at (they are only made where they are).
     """
 
     name: ClassVar[str]
     needs_estimator: ClassVar[bool] = False
     uses_total: ClassVar[bool] = True
+    uses_embeddings: ClassVar[bool] = False
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
