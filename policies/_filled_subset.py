@@ -26,6 +26,7 @@ class FilledSubsetPolicy(Policy):
     """
 
     name: ClassVar[str] = "filled-subset"
+    uses_total: ClassVar[bool] = False
 
     def __init__(self, *, batch: int = 1024, seed: int = 0) -> None:
         super().__init__(seed=seed)

@@ -20,6 +20,7 @@ class RowMeanPolicy(UniformPolicy):
     """
 
     name: ClassVar[str] = "row-mean"
+    uses_total: ClassVar[bool] = False
 
     def __init__(self, *, batch: int = 1024, seed: int = 0) -> None:
         super().__init__(seed=seed)

@@ -25,13 +25,16 @@ class UcbEPolicy(Policy):
 
     Args:
         a: Exploration; 1 is best throughout the paper's datasets.
-        batch: Columns drawn of the chosen row before the bounds are looked at again.
+        batch: Columns drawn of the chosen row before the bounds are looked at again. 1 is the quickest to the
+            best row on most runs, but an unlucky first few answers shut the best row out for good in about
+            one run in 25 (40 draws of 100 Open LLM training models); from 8 on this all but disappears.
         seed: Unused; kept for the common constructor.
     """
 
     name: ClassVar[str] = "ucb-e"
+    uses_total: ClassVar[bool] = False
 
-    def __init__(self, *, a: float = 1.0, batch: int = 1, seed: int = 0) -> None:
+    def __init__(self, *, a: float = 1.0, batch: int = 16, seed: int = 0) -> None:
         super().__init__(seed=seed)
         if a < 0 or batch < 1:
             raise BadInputError(f"ucb-e needs a >= 0 and batch >= 1, got {a:g} and {batch}")

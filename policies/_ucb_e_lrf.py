@@ -28,6 +28,7 @@ class LrfPolicy(Policy):
     """
 
     name: ClassVar[str] = "lrf"
+    uses_total: ClassVar[bool] = False
 
     def __init__(
         self, *, rank: int = 1, members: int = 64, drop: float = 0.05, batch: int = 32, seed: int = 0
@@ -101,13 +102,14 @@ class UcbELrfPolicy(LrfPolicy):
         return {"eta": self.eta, "warmup": self.warmup, **super().params()}
 
     def _select(self, state: PolicyState, n: int) -> Selection:
-        first = _uniform_cells(state, min(n, self._warmup_left(state)))
-        if len(first) == n or np.isnan(state.scores).all():
+        blind = np.isnan(state.scores).all()  # nothing to fit: more uniform cells, as in the warm-up
+        first = _uniform_cells(state, n if blind else min(n, self._warmup_left(state)))
+        if len(first) == n or blind:
             return first
         return _joined([first, *self._pull(state, first, n - len(first))])
 
     def _warmup_left(self, state: PolicyState) -> int:
-        """Cells that the warm-up still lacks; at least one score must be known to fit."""
+        """Cells that the warm-up still lacks."""
         taken = ~np.isnan(state.scores) | state.pending
         meant = int(np.ceil(self.warmup * (taken | state.available).sum()))
         return max(0, meant - int(taken.sum()))
@@ -123,8 +125,10 @@ class UcbELrfPolicy(LrfPolicy):
             bounds = completion.row_means + self.eta * completion.row_spread()
             bounds[empty] = np.inf
             bounds[~candidates.any(axis=1)] = -np.inf
-            row = int(state.rng.choice(tied_best(bounds)))
+            tied = tied_best(bounds)
+            row = int(state.rng.choice(tied))
             batch = self._columns(state, completion, row, candidates[row], min(self.batch, n))
+            batch.probability[0] /= len(tied)
             _close(candidates, completion, batch)
             empty[row] = False
             batches.append(batch)
@@ -136,8 +140,10 @@ class UcbELrfPolicy(LrfPolicy):
     ) -> Selection:
         """The n open columns of largest R, ties at random."""
         columns = state.rng.permutation(np.flatnonzero(open_))
-        largest = np.argsort(-completion.spread[row, columns], kind="stable")[:n]
-        return Selection.of(row, columns[largest], gain=completion.spread[row, columns[largest]])
+        columns = columns[np.argsort(-completion.spread[row, columns], kind="stable")]
+        spread = completion.spread[row, columns]
+        equals = np.searchsorted(-spread, -spread[:n], side="right") - np.arange(len(spread[:n]))
+        return Selection.of(row, columns[:n], probability=1.0 / equals, gain=spread[:n])
 
 
 class UcbELrfScoreOnlyPolicy(UcbELrfPolicy):
