@@ -33,6 +33,7 @@ POLICIES: Registry[type[Policy]] = Registry(
         "lrf": "policies._ucb_e_lrf:LrfPolicy",
         "row-mean": "policies._row_mean:RowMeanPolicy",
         "stratified": "policies._stratified:StratifiedPolicy",
+        "top-two": "policies._top_two:TopTwoPolicy",
         "ucb-e": "policies._ucb_e:UcbEPolicy",
         "ucb-e-lrf": "policies._ucb_e_lrf:UcbELrfPolicy",
         "ucb-e-lrf-score-only": "policies._ucb_e_lrf:UcbELrfScoreOnlyPolicy",
