@@ -162,7 +162,7 @@ class Estimator(ABC):
     def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
         """Benchmark score of each of B rows, acquired and predicted (default: by 256 joint samples)."""
         observed = check_observed(self, observed)
-        mean = self.predict(observed).mean @ self.weights_
+        mean = np.clip(self.predict(observed).mean @ self.weights_, 0.0, 1.0)
         draws = self.sample(observed, 256, np.random.default_rng(self.seed)) @ self.weights_
         return ScoreEstimate(mean, draws.std(axis=1))
 
