@@ -37,6 +37,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
+        "neural-process": "estimators._neural_process:NeuralProcessEstimator",
     },
 )
 
