@@ -63,7 +63,7 @@ def row_posterior(
     a, d = factors.loadings, factors.intercepts
     rank = a.shape[1]
     outer = (a[:, :, None] * a[:, None, :]).reshape(-1, rank * rank)
-    mean = np.zeros((len(values), rank))
+    mean: Array = np.zeros((len(values), rank))
     covariance: Array = np.broadcast_to(np.eye(rank), (len(values), rank, rank))
     for _ in range(sweeps):
         spread = covariance.reshape(len(values), -1) @ outer.T
@@ -71,7 +71,7 @@ def row_posterior(
         precision = np.eye(rank) + (weight @ outer).reshape(-1, rank, rank)
         covariance = np.linalg.inv(precision)
         score = (np.where(seen, values - 0.5, 0.0) - weight * d) @ a
-        mean = (covariance @ score[:, :, None])[:, :, 0]
+        mean = np.asarray(covariance @ score[:, :, None], dtype=np.float64)[:, :, 0]
     return mean, covariance
 
 

@@ -99,6 +99,15 @@ class Gaussian(NamedTuple):
     log_determinant: Tensor
 
 
+class Items(NamedTuple):
+    """Item parameters of the context pairs, how far each is trusted, and trust times (score - 1/2)."""
+
+    loadings: Tensor
+    intercepts: Tensor
+    trust: Tensor
+    gain: Tensor
+
+
 class Logits(NamedTuple):
     """What the decoder says of T prompts: the logit is linear in the latent.
 
@@ -322,40 +331,33 @@ class NeuralProcessNetwork(nn.Module):
     def _factor_posterior(self, context: ContextSet, sweeps: int = 4) -> Gaussian:
         """The factor model's posterior by the bound; gradients flow through the last sweep."""
         rows, latent = len(context.columns), self.shape.latent
-        identity = torch.eye(latent, device=context.columns.device).expand(rows, -1, -1)
         if not self.shape.direct:
+            identity = torch.eye(latent, device=context.columns.device).expand(rows, -1, -1)
             zero = torch.zeros(rows, latent, device=context.columns.device)
             return Gaussian(zero, identity, identity, zero[:, 0])
-        seen, scores = self._scatter(context)
-        trust = seen * torch.exp(self.log_trust)[self.type_index]
+        loadings, intercepts = self.loadings[context.columns], self.intercepts[context.columns]
+        trust = torch.exp(self.log_trust)[self.type_index[context.columns]] * context.mask
+        items = Items(loadings, intercepts, trust, trust * (context.scores - 0.5))
         with torch.no_grad():
-            bound = _bound(torch.sqrt(self.intercepts**2 + self.loadings.square().sum(-1))).expand(rows, -1)
+            bound = _bound(torch.sqrt(intercepts**2 + loadings.square().sum(-1)))
             for _ in range(sweeps - 1):
-                state = self._sweep(trust, scores, bound)
-                mean = state.mean @ self.loadings.T + self.intercepts
-                spread = (self.loadings @ state.root).square().sum(-1)
-                bound = _bound(torch.sqrt(mean**2 + spread))
-        return self._sweep(trust, scores, bound)
+                state = _sweep(items, bound)
+                mean = (loadings @ state.mean[:, :, None])[:, :, 0] + intercepts
+                bound = _bound(torch.sqrt(mean**2 + (loadings @ state.root).square().sum(-1)))
+        return _sweep(items, bound)
 
-    def _sweep(self, trust: Tensor, scores: Tensor, bound: Tensor) -> Gaussian:
-        """One Gaussian update of the latent: precision I + sum 2 lambda a a', from (B, N) scores."""
-        rows, latent = len(scores), self.shape.latent
-        a, weight = self.loadings, trust * bound
-        outer = (a[:, :, None] * a[:, None, :]).flatten(1)
-        identity = torch.eye(latent, device=scores.device)
-        lower = torch.linalg.cholesky(identity + (weight @ outer).reshape(rows, latent, latent))
-        right = (trust * (scores - 0.5) - weight * self.intercepts) @ a
-        mean = torch.cholesky_solve(right[:, :, None], lower)[:, :, 0]
-        upper = lower.transpose(1, 2)
-        root = torch.linalg.solve_triangular(upper, identity.expand(rows, -1, -1), upper=True)
-        return Gaussian(mean, root, upper, -2 * lower.diagonal(dim1=1, dim2=2).log().sum(-1))
 
-    def _scatter(self, context: ContextSet) -> tuple[Tensor, Tensor]:
-        """(B, N) 1 where observed, and the scores there."""
-        blank = torch.zeros(len(context.columns), self.shape.prompts, device=context.columns.device)
-        present = context.mask.to(blank.dtype)
-        seen = blank.scatter_add(1, context.columns, present)
-        return seen, blank.scatter_add(1, context.columns, present * context.scores)
+def _sweep(items: Items, bound: Tensor) -> Gaussian:
+    """One Gaussian update of the latent: precision I + sum_i 2 lambda_i a_i a_i'."""
+    a, weight = items.loadings, items.trust * bound
+    rows, _, latent = a.shape
+    identity = torch.eye(latent, device=a.device).expand(rows, -1, -1)
+    lower = torch.linalg.cholesky(identity + a.transpose(1, 2) @ (weight[:, :, None] * a))
+    right = a.transpose(1, 2) @ (items.gain - weight * items.intercepts)[:, :, None]
+    upper = lower.transpose(1, 2)
+    root = torch.linalg.solve_triangular(upper, identity, upper=True)
+    mean = torch.cholesky_solve(right, lower)[:, :, 0]
+    return Gaussian(mean, root, upper, -2 * lower.diagonal(dim1=1, dim2=2).log().sum(-1))
 
 
 def _refine(start: Gaussian, shift: Tensor, log_scale: Tensor) -> Gaussian:
