@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from assay.plugins import Registry, split_name
+from estimators._artifact import load_estimator
 from estimators._base import (
     Estimator,
     Linearization,
@@ -28,6 +29,7 @@ __all__ = [
     "SupportsPromptFeatures",
     "check_observed",
     "make_encoder",
+    "load_estimator",
     "make_estimator",
 ]
 

@@ -137,7 +137,11 @@ class Estimator(ABC):
         self._fit(history, warm_start)
         return self
 
+    #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
+
+    #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
+    interval_kind: ClassVar[str] = "predicted"
 
     @abstractmethod
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:

@@ -13,11 +13,16 @@ from estimators._base import Estimator, Linearization, Prediction, ScoreEstimate
 from estimators._draws import binary_prompts, draw_scores
 from estimators._factor_analysis import FactorModel, fit_factors
 from estimators._folds import hide_at_random, row_folds
+from estimators._shrunk_covariance import shrunk_covariance
 
 __all__ = ["LinearGaussianEstimator"]
 
-RANKS = (1, 2, 4, 8, 16, 32, 64)
+RANKS = (2, 4, 8, 16, 32, 64)
+FEW_ROWS = 200  # up to here, "full" is a candidate too
 SHARES = (0.05, 0.15)  # of the prompts seen, where ranks are compared
+
+
+Rank = int | Literal["full"]
 
 
 class LinearGaussianEstimator(Estimator):
@@ -28,53 +33,58 @@ class LinearGaussianEstimator(Estimator):
     logistic estimator).
 
     Args:
-        rank: Latent dimensions, or "auto": the one with the least error of the benchmark score on held-out
-            history rows of which a random share of the prompts is seen.
-        ridge: Prior precision of a loading.
+        rank: Latent dimensions of a factor analysis; or "full": the shrunk sample covariance, for few rows;
+            or "auto": whichever has the least error of the benchmark score on held-out history rows of which
+            a random share of the prompts is seen.
         sweeps: Most EM sweeps.
         seed: Seed of the random masks that "auto" compares ranks on.
     """
 
     name: ClassVar[str] = "linear-gaussian"
 
-    def __init__(
-        self, *, rank: int | Literal["auto"] = "auto", ridge: float = 1.0, sweeps: int = 60, seed: int = 0
-    ) -> None:
+    def __init__(self, *, rank: Rank | Literal["auto"] = "auto", sweeps: int = 60, seed: int = 0) -> None:
         super().__init__(seed=seed)
         self.rank = rank
-        self.ridge = ridge
         self.sweeps = sweeps
 
     def params(self) -> dict[str, Any]:
         """See `Estimator.params`."""
-        return {"rank": self.rank, "ridge": self.ridge, "sweeps": self.sweeps, "seed": self.seed}
+        return {"rank": self.rank, "sweeps": self.sweeps, "seed": self.seed}
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
-        if self.rank != "auto" and self.rank < 1:
-            raise BadInputError(f"the rank must be 1 or more, got {self.rank}")
+        if not isinstance(self.rank, str) and self.rank < 1:
+            raise BadInputError(f"the rank must be 1 or more, 'full' or 'auto', got {self.rank}")
         self.binary_: BoolArray = binary_prompts(history)
         values = _with_scores(history.values)
-        rank = self.rank
-        if rank == "auto":
-            rank = self._choose_rank(values) if warm_start is None else warm_start.model_.rank
-        self.model_: FactorModel = fit_factors(
-            values,
-            rank,
-            ridge=self.ridge,
-            sweeps=self.sweeps,
-            start=None if warm_start is None else warm_start.model_,
-        )
+        self.rank_: Rank = self._rank(values, warm_start)
+        start = None if warm_start is None or warm_start.rank_ != self.rank_ else warm_start.model_
+        self.model_: FactorModel = self._model(values, self.rank_, self.sweeps, start)
 
-    def _choose_rank(self, values: NDArray[np.float64]) -> int:
+    def _rank(self, values: NDArray[np.float64], warm_start: Self | None) -> Rank:
+        if self.rank != "auto":
+            return self.rank
+        few = len(values) <= FEW_ROWS
+        return warm_start.rank_ if warm_start is not None and not few else self._choose_rank(values)
+
+    def _model(
+        self, values: NDArray[np.float64], rank: Rank, sweeps: int, start: FactorModel | None = None
+    ) -> FactorModel:
+        if rank == "full":
+            return shrunk_covariance(values, self.dataset_index_)
+        return fit_factors(values, rank, self.dataset_index_, sweeps=sweeps, start=start)
+
+    def _choose_rank(self, values: NDArray[np.float64]) -> Rank:
         """The rank with the least mean absolute error of the benchmark score on held-out rows."""
-        candidates = [rank for rank in RANKS if rank <= max(1, len(values) // 4)]
+        candidates: list[Rank] = [rank for rank in RANKS if rank <= len(values) // 4]
+        if len(values) <= FEW_ROWS:
+            candidates.insert(0, "full")
         if len(candidates) < 2:
-            return 1
+            return candidates[0]
         errors = np.zeros(len(candidates))
         for train, test in row_folds(len(values), self.seed):
             masked = [hide_at_random(values[test], share, self.seed) for share in SHARES]
             for i, rank in enumerate(candidates):
-                model = fit_factors(values[train], rank, ridge=self.ridge, sweeps=self.sweeps // 2)
+                model = self._model(values[train], rank, self.sweeps // 2)
                 errors[i] += sum(self._error(model, values[test], seen) for seen in masked)
         return candidates[int(np.argmin(errors))]
 
@@ -127,7 +137,7 @@ class LinearGaussianEstimator(Estimator):
         mean = self.model_.mean + latent @ self.model_.loadings.T
         return Linearization(
             np.where(np.isnan(observed), mean, observed),
-            self.model_.loadings,
+            np.asarray(self.model_.loadings, dtype=np.float64),
             covariance,
             np.broadcast_to(self.model_.noise, mean.shape),
         )
@@ -142,11 +152,13 @@ class LinearGaussianEstimator(Estimator):
             "loadings": self.model_.loadings,
             "noise": self.model_.noise,
             "binary": self.binary_,
+            "rank": np.array(0 if self.rank_ == "full" else self.rank_),
         }
 
     def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         self.model_ = FactorModel(arrays["mean"], arrays["loadings"], arrays["noise"])
         self.binary_ = arrays["binary"]
+        self.rank_ = int(arrays["rank"].item()) or "full"
 
 
 def _with_scores(values: FloatArray) -> NDArray[np.float64]:
@@ -155,9 +167,7 @@ def _with_scores(values: FloatArray) -> NDArray[np.float64]:
     return kept
 
 
-def _posterior(
-    model: FactorModel, observed: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _posterior(model: FactorModel, observed: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean (B, r) and covariance (B, r, r) of the latent given each row's observed scores."""
     latent = np.zeros((len(observed), model.rank))
     precision: NDArray[np.float64] = np.empty((len(observed), model.rank, model.rank))
@@ -168,11 +178,11 @@ def _posterior(
         block = root[seen]
         precision[b] = block.T @ block
         latent[b] = block.T @ row[seen]
-    covariance = np.asarray(np.linalg.inv(np.eye(model.rank) + precision), dtype=np.float64)
+    covariance = np.linalg.inv(np.eye(model.rank) + precision)
     return (covariance @ latent[:, :, None])[:, :, 0], covariance
 
 
-def _quadratic(loadings: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _quadratic(loadings: FloatArray, covariance: FloatArray) -> NDArray[np.float64]:
     """(B, N) loading_j' covariance_b loading_j."""
     product = loadings @ covariance  # (B, N, r)
     quadratic: NDArray[np.float64] = np.einsum("bnr,nr->bn", product, loadings)

@@ -13,7 +13,11 @@ POLICIES: Registry[type[Policy]] = Registry(
     "policy",
     "assay.policies",
     {
+        "expected-variance-reduction": "policies._expected_variance:ExpectedVarianceReductionPolicy",
+        "information-gain": "policies._information_gain:InformationGainPolicy",
+        "static-design": "policies._static_design:StaticDesignPolicy",
         "stratified": "policies._stratified:StratifiedPolicy",
+        "uncertainty": "policies._uncertainty:UncertaintyPolicy",
         "uniform": "policies._uniform:UniformPolicy",
     },
 )

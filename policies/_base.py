@@ -7,6 +7,7 @@ Call order: construct (with a seed), `prepare(history, estimator)` once per esti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -103,10 +104,13 @@ class Policy(ABC):
     Attributes:
         name: Registered kebab-case name.
         needs_estimator: Whether `state.estimator` must be given.
+        uses_total: Whether choices depend on `state.total`. Where they do not, a backtest reads every budget
+            off one run; a policy that declares it wrongly is measured wrongly, so the default is True.
     """
 
     name: ClassVar[str]
     needs_estimator: ClassVar[bool] = False
+    uses_total: ClassVar[bool] = True
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
@@ -133,6 +137,13 @@ class Policy(ABC):
         if n == 0 or not state.candidates.any():
             return Selection.of(0, [])
         return self._select(state, n)
+
+    def select_each(self, states: Sequence[PolicyState], n: int) -> list[Selection]:
+        """`select` for many independent studies; the same answers as one call each.
+
+        Policies that ask the estimator override it to ask once for all states, which is much faster.
+        """
+        return [self.select(state, n) for state in states]
 
     @abstractmethod
     def _select(self, state: PolicyState, n: int) -> Selection:

@@ -20,6 +20,7 @@ class StratifiedPolicy(Policy):
     """
 
     name: ClassVar[str] = "stratified"
+    uses_total: ClassVar[bool] = False
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         strata, taken, cells = _strata(state)

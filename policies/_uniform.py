@@ -15,6 +15,7 @@ class UniformPolicy(Policy):
     """Draws cells uniformly at random, without replacement."""
 
     name: ClassVar[str] = "uniform"
+    uses_total: ClassVar[bool] = False
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         rows, columns = np.nonzero(state.candidates)

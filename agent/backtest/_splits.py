@@ -1,0 +1,113 @@
+"""Who is history and who is tested: the ways to divide a matrix's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.backtest._settings import BacktestSettings
+from assay.errors import BadInputError, UsageError
+from assay.matrix import ScoreMatrix
+from assay.matrix_folder import MatrixFolder, read_matrix_folder
+
+__all__ = ["Split", "build_splits", "true_scores"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """History rows to learn from and test rows to try on; the same prompts."""
+
+    history: ScoreMatrix
+    test: ScoreMatrix
+
+
+def build_splits(settings: BacktestSettings) -> list[Split]:
+    """Divide the rows as the settings say: one split, or as many as random or leave-one-out splits make.
+
+    Raises:
+        BadInputError: A folder cannot be read, or the test matrix has other prompts.
+        UsageError: The folder has no split column and no other way was chosen, or a group is unknown.
+    """
+    folder = read_matrix_folder(settings.matrix, weighting=settings.weighting)
+    matrix = folder.matrix
+    if settings.test_matrix is not None:
+        return [_other_folder(matrix, read_matrix_folder(settings.test_matrix).matrix)]
+    divided: list[tuple[NDArray[np.intp], NDArray[np.intp]]]
+    if settings.leave_one_out:
+        every = np.arange(matrix.n_methods)
+        divided = [(np.delete(every, i), every[i : i + 1]) for i in every]
+    elif settings.random_splits:
+        divided = [
+            _random_rows(matrix.n_methods, settings.train_share, i) for i in range(settings.random_splits)
+        ]
+    elif settings.holdout_group is not None:
+        divided = [_by_group(folder, settings.holdout_group)]
+    else:
+        divided = [_by_column(folder)]
+    return [Split(matrix.rows(train), matrix.rows(test)) for train, test in divided]
+
+
+def true_scores(test: ScoreMatrix) -> NDArray[np.float64]:
+    """(B,) benchmark score of each row over its present prompts, each dataset keeping its weight."""
+    present = test.observed
+    onehot = np.eye(len(test.datasets))[test.dataset_index]
+    share = (test.weights[:, None] * onehot).sum(axis=0)
+    left = (present * test.weights) @ onehot
+    total = (np.where(present, test.values, 0.0) * test.weights) @ onehot
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(left > 0, total / left, 0.0)
+    kept = np.where(left > 0, share, 0.0)
+    scores: NDArray[np.float64] = (mean * kept).sum(axis=1) / kept.sum(axis=1)
+    return scores
+
+
+def _other_folder(history: ScoreMatrix, other: ScoreMatrix) -> Split:
+    if other.prompt_ids != history.prompt_ids:
+        raise BadInputError(
+            "the test matrix has other prompts than the matrix",
+            "both folders must list the same prompt ids in the same order",
+        )
+    everything = ScoreMatrix.build(
+        np.concatenate([history.values, other.values]),
+        method_ids=[*history.method_ids, *other.method_ids],
+        prompt_ids=history.prompt_ids,
+        prompt_datasets=[history.datasets[i] for i in history.dataset_index],
+        weights=history.weights,
+    )
+    rows = np.arange(everything.n_methods)
+    return Split(everything.rows(rows[: history.n_methods]), everything.rows(rows[history.n_methods :]))
+
+
+def _random_rows(n: int, share: float, number: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    order = np.random.default_rng([number]).permutation(n)
+    cut = round(n * share)
+    return order[:cut], order[cut:]
+
+
+def _by_column(folder: MatrixFolder) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    if not folder.models or "split" not in folder.models[0]:
+        raise UsageError(
+            f"{folder.path}/models.csv has no column 'split'",
+            "choose --random-splits N, --leave-one-out, --holdout-group or --test-matrix",
+        )
+    train, test = folder.split("train"), folder.split("test")
+    if not len(train) or not len(test):
+        raise UsageError(f"{folder.path}/models.csv needs rows with split 'train' and with split 'test'")
+    return train, test
+
+
+def _by_group(folder: MatrixFolder, group: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    column, _, listed = group.partition("=")
+    wanted = {value.strip() for value in listed.split(",") if value.strip()}
+    known = {model[column] for model in folder.models if column in model}
+    if not wanted or not wanted <= known:
+        missing = ", ".join(sorted(wanted - known)) or "no value"
+        raise UsageError(
+            f"--holdout-group {group}: {missing} not in models.csv",
+            f"values of '{column}': {', '.join(sorted(known)) or 'no such column'}",
+        )
+    held = np.array([model[column] in wanted for model in folder.models])
+    train = np.array([model.get("split", "train") == "train" for model in folder.models])
+    return np.flatnonzero(train & ~held), np.flatnonzero(held)
