@@ -69,9 +69,9 @@ def row_posterior(
         spread = covariance.reshape(len(values), -1) @ outer.T
         weight = np.where(seen, _bound(np.sqrt((mean @ a.T + d) ** 2 + spread)), 0.0)
         precision = np.eye(rank) + (weight @ outer).reshape(-1, rank, rank)
-        covariance = np.linalg.inv(precision)
+        covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
         score = (np.where(seen, values - 0.5, 0.0) - weight * d) @ a
-        mean = np.asarray(covariance @ score[:, :, None], dtype=np.float64)[:, :, 0]
+        mean = (covariance @ score[:, :, None])[:, :, 0]
     return mean, covariance
 
 
