@@ -14,7 +14,7 @@ from assay.errors import BadInputError
 from assay.matrix import FloatArray, ScoreMatrix
 from estimators._base import Estimator, Linearization, Prediction, ScoreEstimate, check_observed
 from estimators._folds import keep_at_random
-from estimators._neural_process_layout import TOKENS, Layout, PromptFeatures, score_kinds
+from estimators._neural_process_layout import TOKENS, Layout, PromptFeatures, id_hashes, score_kinds
 from estimators._neural_process_losses import ScoreHead, marginal_logit
 from estimators._neural_process_network import Gaussian, Logits, NeuralProcessNetwork, Shape
 from estimators._neural_process_training import (
@@ -151,7 +151,9 @@ class NeuralProcessEstimator(Estimator):
         scored = np.nonzero(history.observed.any(axis=1))[0]
         if self.validation > 0 and len(scored) >= 20:
             count = min(max(round(self.validation * len(scored)), 4), 200)
-            held[np.random.default_rng(self.seed).permutation(scored)[:count]] = True
+            # By a hash of the id, so that a warm refit does not validate on rows learned from before.
+            keys = id_hashes([f"{self.seed}/{history.method_ids[i]}" for i in scored])
+            held[scored[np.argsort(keys, kind="stable")[:count]]] = True
         return held
 
     def _rank(self, history: ScoreMatrix) -> int:
@@ -237,21 +239,23 @@ class NeuralProcessEstimator(Estimator):
             score=self.score,
         )
 
-    @torch.no_grad()
-    def _forward(self, observed: NDArray[np.float64]) -> Iterator[State]:
-        network = self.model_.network
-        device = network.features.device
+    def _chunks(self, observed: NDArray[np.float64]) -> Iterator[tuple[slice, Tensor]]:
+        device = self.model_.network.features.device
         step = max(CELLS // observed.shape[1], 1)
         for start in range(0, len(observed), step):
             rows = slice(start, min(start + step, len(observed)))
-            values = torch.from_numpy(observed[rows].astype(np.float32)).to(device)
+            yield rows, torch.from_numpy(observed[rows].astype(np.float32)).to(device)
+
+    def _forward(self, observed: NDArray[np.float64]) -> Iterator[State]:
+        """Run the network over rows, some at a time; to be called without gradients."""
+        for rows, values in self._chunks(observed):
             context = gather_context(values)
-            latent, tokens = network.encode(context)
+            latent, tokens = self.model_.network.encode(context)
             unseen = torch.isnan(values)
-            columns = torch.arange(values.shape[1], device=device).expand(len(values), -1)
+            columns = torch.arange(values.shape[1], device=values.device).expand(len(values), -1)
             # Prompts look at the unobserved ones, as in training; with none left they look at all.
             targets = unseen | ~unseen.any(1, keepdim=True)
-            logits = network.decode(columns, targets, context, tokens, latent)
+            logits = self.model_.network.decode(columns, targets, context, tokens, latent)
             yield State(rows, unseen, columns, latent, logits)
 
     def _moments(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
@@ -265,6 +269,7 @@ class NeuralProcessEstimator(Estimator):
             first, second, noise = first + weight * level, second + weight * level**2, noise + weight * spread
         return first.clamp(0.0, 1.0), noise.clamp_min(0.0), (second - first**2).clamp_min(0.0)
 
+    @torch.no_grad()
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`; one forward pass, the latent integrated out by quadrature."""
         observed = check_observed(self, observed)
@@ -276,6 +281,7 @@ class NeuralProcessEstimator(Estimator):
             variance[state.rows][unseen] = _array(noise + spread)[unseen]
         return Prediction(mean, variance)
 
+    @torch.no_grad()
     def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Latents from their Gaussian, then scores from their distributions: (B, n, N)."""
         observed = check_observed(self, observed)
@@ -301,6 +307,7 @@ class NeuralProcessEstimator(Estimator):
         count = (~np.isnan(observed)).sum(axis=1)
         return ScoreEstimate(mean, std * np.interp(np.log1p(count), np.log1p(KNOTS), self.std_scales_))
 
+    @torch.no_grad()
     def _score(self, observed: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Benchmark score and its uncalibrated standard deviation, by latent samples common to all rows."""
         noise = np.random.default_rng(self.seed).standard_normal(
@@ -335,6 +342,7 @@ class NeuralProcessEstimator(Estimator):
             scales[i] = np.sqrt((np.sum(ratio**2) + 10.0) / (len(complete) + 10.0))
         return np.clip(scales, 0.5, 2.0)
 
+    @torch.no_grad()
     def linearize(self, observed: FloatArray) -> Linearization:
         """See `SupportsLinearization`; derivatives by the latent at its mean."""
         observed = check_observed(self, observed)
@@ -361,30 +369,24 @@ class NeuralProcessEstimator(Estimator):
             total = total + weight * node * level
         return total / std.clamp_min(1e-3)
 
+    @torch.no_grad()
     def prompt_features(self) -> NDArray[np.float64]:
         """(N, 16 + L + 1) the network's representation of each prompt, and its item parameters."""
         network = self.model_.network
-        with torch.no_grad():
-            parts = [network.prompts(), network.loadings, network.intercepts[:, None]]
-            return _array(torch.cat(parts, dim=1))
+        parts = [network.prompts(), network.loadings, network.intercepts[:, None]]
+        return _array(torch.cat(parts, dim=1))
 
+    @torch.no_grad()
     def latent_posterior(self, observed: FloatArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and log-variance (B, L) of the latent given what was acquired (the prior network of eq. 2)."""
         observed = check_observed(self, observed)
-        means, logs = (
-            [np.zeros((0, self.model_.network.shape.latent))],
-            [np.zeros((0, self.model_.network.shape.latent))],
-        )
-        step = max(CELLS // observed.shape[1], 1)
-        for start in range(0, len(observed), step):
-            values = torch.from_numpy(observed[start : start + step].astype(np.float32))
-            with torch.no_grad():
-                latent, _ = self.model_.network.encode(
-                    gather_context(values.to(self.model_.network.features.device))
-                )
-            means.append(_array(latent.mean))
-            logs.append(_array(latent.root.square().sum(-1).log()))
-        return np.concatenate(means), np.concatenate(logs)
+        size = self.model_.network.shape.latent
+        mean, log_variance = np.zeros((len(observed), size)), np.zeros((len(observed), size))
+        for rows, values in self._chunks(observed):
+            latent, _ = self.model_.network.encode(gather_context(values))
+            mean[rows] = _array(latent.mean)
+            log_variance[rows] = _array(latent.root.square().sum(-1).log())
+        return mean, log_variance
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         state = {f"model.{key}": value.cpu().numpy() for key, value in self.model_.state_dict().items()}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from assay.matrix import ScoreMatrix, ScoreType
 from estimators._logistic_factors import Factors, fit_factors
 
-__all__ = ["Layout", "PromptFeatures", "TOKENS", "score_kinds"]
+__all__ = ["Layout", "PromptFeatures", "TOKENS", "id_hashes", "score_kinds"]
 
 Array = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class Layout:
         sweeps: int = 40,
     ) -> Self:
         """Lay out the prompts of a history, in the previous layout's terms where there is one."""
-        keys, datasets = _keys(history.prompt_ids), _keys(history.datasets)
+        keys, datasets = id_hashes(history.prompt_ids), id_hashes(history.datasets)
         mean, axes = _text_axes(history) if previous is None else (previous.text_mean, previous.text_axes)
         text = _project(history, mean, axes)
         known: NDArray[np.bool_] = np.asarray(history.observed.any(axis=0))
@@ -76,7 +76,7 @@ class Layout:
             raw[:, rank + 2 :] = 0.0
         shift, scale = _scaling(raw) if previous is None else (previous.shift, previous.scale)
         order = {int(key): i for i, key in enumerate(datasets)}
-        position = np.array([order[int(key)] for key in _keys(history.datasets)])[history.dataset_index]
+        position = np.array([order[int(key)] for key in id_hashes(history.datasets)])[history.dataset_index]
         features = np.column_stack([(raw - shift) / scale, np.eye(len(datasets))[position]])
         return cls(keys, datasets, factors, features, shift, scale, mean, axes)
 
@@ -123,7 +123,8 @@ def score_kinds(history: ScoreMatrix) -> tuple[NDArray[np.int64], NDArray[np.int
     return kinds[history.dataset_index], history.dataset_index.astype(np.int64), levels
 
 
-def _keys(names: Sequence[str]) -> NDArray[np.int64]:
+def id_hashes(names: Sequence[str]) -> NDArray[np.int64]:
+    """(n,) 64 bits of the SHA-256 of each id."""
     digests = [hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8] for name in names]
     return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
