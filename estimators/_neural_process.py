@@ -72,6 +72,7 @@ class NeuralProcessEstimator(Estimator):
     """
 
     name: ClassVar[str] = "neural-process"
+    affordable_to_refit: ClassVar[bool] = False
 
     def __init__(
         self,
