@@ -109,7 +109,7 @@ def notes(board: Leaderboard) -> list[str]:
     if any(row.stale for row in board.rows):
         found.append("* estimated before the benchmark's prompts changed.")
     for count, what in (
-        (board.pending, "under evaluation, without an estimate yet"),
+        (board.pending, "with an open study and no estimate yet"),
         (board.unlisted, "with only some of the scores and no study: assay study create"),
         (board.retired, "retired"),
     ):
