@@ -12,6 +12,8 @@ from storage.events import emit
 
 __all__ = ["Sweeper"]
 
+SILENT = "its worker stopped answering"
+
 
 class Sweeper:
     """Looks for work that got stuck and sets it going again; any number of them may run at once."""
@@ -36,9 +38,9 @@ class Sweeper:
             for job in jobs.expired(session):
                 assert job.id is not None
                 if job.attempts < limit:
-                    if jobs.requeue(session, job.id, "its worker stopped answering"):
+                    if jobs.requeue(session, job.id, SILENT, expired=True):
                         again[job.kind].append(job.id)
-                elif jobs.park(session, job.id, f"its worker stopped answering, {job.attempts} times"):
+                elif jobs.park(session, job.id, f"{SILENT}, {job.attempts} times", expired=True):
                     ledger.release(session, [job.id])
                     emit(session, "jobs.finished", {"study_id": job.study_id, "done": 0, "parked": 1})
         self._send(again)

@@ -206,7 +206,7 @@ def _store_persistently(context: WorkerContext, group: Sequence[Outcome]) -> lis
     until = time.monotonic() + STORE_PATIENCE_S
     while True:
         try:
-            return store(context.database, group)
+            return store(context.database, group, context.owner)
         except StorageError as error:
             if time.monotonic() > until:
                 raise
