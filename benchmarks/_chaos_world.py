@@ -46,7 +46,7 @@ class ChaosPlan:
 
     seed: int = 1
     kills: int = 30
-    gap_s: tuple[float, float] = (0.5, 5.0)
+    gap_s: tuple[float, float] = (0.5, 6.0)
     max_prompts: int = 110
     batch_size: int = 5
     latency_ms: float = 400.0

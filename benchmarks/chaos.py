@@ -131,8 +131,10 @@ def _kill(supervisor: Supervisor, database: Database, plan: ChaosPlan) -> tuple[
     killed: Counter[str] = Counter()
     under_way = 0
     for i, gap in enumerate(rng.uniform(*plan.gap_s, plan.kills)):
+        name = str(rng.choice(VICTIMS))
+        _running(supervisor, name)  # the moment is drawn from when it runs, so that few die while starting
         _watch(supervisor, float(gap))
-        victim = _running(supervisor, str(rng.choice(VICTIMS)))
+        victim = _running(supervisor, name)
         unfinished = _unfinished(database)
         assert victim.process is not None
         os.kill(victim.process.pid, signal.SIGKILL)
