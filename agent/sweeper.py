@@ -62,11 +62,27 @@ class Sweeper:
             for start in range(0, len(ids), size):
                 self._context.send_jobs(ids[start : start + size], kind)
 
+    def _gave_up(self, version_id: int) -> bool:
+        """Fail a fit whose trainer died at every try (out of memory, say): it would kill the next one too."""
+        with self._context.database.read() as session:
+            if versions.find(session, version_id).attempts < self._context.settings.max_attempts:
+                return False
+        with self._context.database.begin() as session:
+            version = versions.find(session, version_id)
+            about = {"version_id": version_id, "benchmark_id": version.benchmark_id}
+            reason = f"its trainer stopped answering, {version.attempts} times"
+            failed = versions.fail(session, version_id, reason)
+            if failed:
+                emit(session, "estimator.failed", {**about, "estimator": version.estimator, "reason": reason})
+        return failed
+
     def _send_training(self) -> None:
         now = time.monotonic()
         with self._context.database.read() as session:
             wanted = versions.wanted(session)
         for version_id in wanted:
+            if self._gave_up(version_id):
+                continue
             if now - self._training_sent.get(version_id, -1e9) > self._context.settings.redispatch_s:
                 self._training_sent[version_id] = now
                 self._context.send_training(version_id)
