@@ -1,6 +1,7 @@
 """The world of the kill test: a small seeded benchmark, four models that answer, five studies.
 
-Two models are replayed, two are behind the endpoint. Caps are as tight as they can be without stopping a study.
+Two models are replayed, two are behind the endpoint. Caps are as tight as they can be without stopping a
+study.
 """
 
 from __future__ import annotations
