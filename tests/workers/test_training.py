@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlmodel import select
 
 from assay.errors import BadInputError
 from estimators import Estimator, load_estimator
@@ -30,7 +31,7 @@ def version(world: World, version_id: int) -> EstimatorVersion:
 
 def artifacts(world: World) -> list[Artifact]:
     with world.database.read() as session:
-        return list(session.query(Artifact).all())
+        return list(session.exec(select(Artifact)).all())
 
 
 def test_a_fitted_version_is_stored_with_what_it_learned_from(world: World) -> None:
