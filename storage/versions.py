@@ -169,13 +169,24 @@ def complete(
     return True
 
 
-def fail(session: Session, version_id: int, reason: str) -> None:
-    """Mark a version as one that could not be fitted."""
-    session.connection().execute(
+def fail(session: Session, version_id: int, reason: str, *, owner: str | None = None) -> bool:
+    """Mark a version that is being fitted as one that cannot be; False where there was nothing to mark.
+
+    Args:
+        session: A writing session.
+        version_id: The version.
+        reason: Why, in one line.
+        owner: The trainer, which must still hold the lease; None = nobody may hold it any more.
+    """
+    lost = col(EstimatorVersion.lease_until) < utc_now()
+    held = lost if owner is None else col(EstimatorVersion.lease_owner) == owner
+    statement = (
         update(EstimatorVersion)
-        .where(col(EstimatorVersion.id) == version_id)
+        .where(col(EstimatorVersion.id) == version_id, held)
+        .where(col(EstimatorVersion.state) == VersionState.TRAINING)
         .values(state=VersionState.FAILED, reason=reason[:2000], lease_until=None)
     )
+    return bool(session.connection().execute(statement).rowcount)
 
 
 def find(session: Session, version_id: int) -> EstimatorVersion:

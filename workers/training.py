@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.errors import AssayError
+from assay.errors import AssayError, StorageError
 from assay.matrix import ScoreMatrix
 from estimators import make_estimator
 from storage import versions
@@ -23,8 +23,6 @@ from storage.tables import Benchmark, EstimatorVersion, VersionState
 from workers.execution import WorkerContext
 
 __all__ = ["history_of", "train_version"]
-
-LEASE = timedelta(seconds=60)
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +38,16 @@ def history_of(matrix: ScoreMatrix) -> ScoreMatrix:
 
 def train_version(context: WorkerContext, version_id: int) -> bool:
     """Fit a wanted version; False where somebody else has it or nothing came of it."""
+    lease = timedelta(seconds=context.settings.lease_s)
     with context.database.begin() as session:
-        version = versions.claim_training(session, version_id, context.owner, LEASE)
+        version = versions.claim_training(session, version_id, context.owner, lease)
     if version is None:
         return False
     try:
-        with _lease_kept(context, version_id):
+        with _lease_kept(context, version_id, lease):
             return _fit_and_store(context, version)
+    except StorageError as error:  # no fault of the fit: the lease ends, and it is fitted again
+        log.warning("estimator version %s is not stored: %s", version_id, error)
     except AssayError as error:
         _give_up(context, version, str(error))
     except Exception as error:
@@ -87,8 +88,8 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
 def _give_up(context: WorkerContext, version: EstimatorVersion, reason: str) -> None:
     assert version.id is not None
     with context.database.begin() as session:
-        versions.fail(session, version.id, reason)
-        emit(session, "estimator.failed", {**_payload(version), "reason": reason})
+        if versions.fail(session, version.id, reason, owner=context.owner):
+            emit(session, "estimator.failed", {**_payload(version), "reason": reason})
     context.wake()
 
 
@@ -101,15 +102,15 @@ def _payload(version: EstimatorVersion) -> dict[str, Any]:
 
 
 @contextmanager
-def _lease_kept(context: WorkerContext, version_id: int) -> Iterator[None]:
+def _lease_kept(context: WorkerContext, version_id: int, lease: timedelta) -> Iterator[None]:
     """Renew the lease in a thread while the fit has the processor."""
     done = threading.Event()
 
     def keep() -> None:
-        while not done.wait(LEASE.total_seconds() / 3):
+        while not done.wait(lease.total_seconds() / 3):
             try:
                 with context.database.begin() as session:
-                    versions.renew(session, version_id, context.owner, LEASE)
+                    versions.renew(session, version_id, context.owner, lease)
             except AssayError as error:
                 log.warning("training lease not renewed: %s", error)
 
