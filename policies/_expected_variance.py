@@ -32,6 +32,7 @@ class ExpectedVarianceReductionPolicy(Policy):
     name: ClassVar[str] = "expected-variance-reduction"
     needs_estimator: ClassVar[bool] = True
     uses_total: ClassVar[bool] = False
+    design: ClassVar[str] = "variance-reduction"
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         return _greedy(_linearize(state, state.scores), state, n)

@@ -29,6 +29,7 @@ class StaticDesignPolicy(Policy):
 
     name: ClassVar[str] = "static-design"
     uses_total: ClassVar[bool] = False
+    design: ClassVar[str] = "variance-reduction"
 
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__(seed=seed)

@@ -121,7 +121,7 @@ def run_backtest(
 
 
 def _label(task: Task) -> str:
-    what = f"{task.policy} with {task.estimator}" if task.policy else f"fit {task.estimator}"
+    what = f"{task.policy}, {task.estimator}" if task.policy else f"fit {task.estimator}"
     return f"{what}, seed {task.seed}"
 
 

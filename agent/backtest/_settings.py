@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
@@ -33,6 +33,7 @@ class BacktestSettings:
         train_share: Share of the rows that a random split gives to the history.
         leave_one_out: Test each row against a history of all others instead.
         holdout_group: "column=A,B": test = rows with one of these values in models.csv, history = the others.
+        intervals: "posterior" = the estimator's own, "conformal" = rescaled on held-out history rows.
         encoder: What embeds the prompts' texts, where a policy or estimator looks at them.
         force: Let policies run that refuse because they would take too long.
     """
@@ -50,6 +51,7 @@ class BacktestSettings:
     train_share: float = 0.7
     leave_one_out: bool = False
     holdout_group: str | None = None
+    intervals: Literal["posterior", "conformal"] = "posterior"
     encoder: str = "tfidf-svd"
     force: bool = False
 

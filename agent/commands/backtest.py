@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
@@ -46,6 +46,9 @@ def backtest(
     holdout_group: Annotated[
         str | None, typer.Option(help="Test on rows of a group, learn from the others: family=A,B.")
     ] = None,
+    intervals: Annotated[
+        str, typer.Option(help="posterior, or conformal: rescaled on held-out history.")
+    ] = "posterior",
     encoder: Annotated[str, typer.Option(help="What embeds the prompts, where one looks.")] = "tfidf-svd",
     force: Annotated[bool, typer.Option(help="Run policies that refuse because of the time.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes, one thread each; 0 = one per core.")] = 0,
@@ -71,6 +74,7 @@ def backtest(
         train_share=train_share,
         leave_one_out=leave_one_out,
         holdout_group=holdout_group,
+        intervals=_intervals(intervals),
         encoder=encoder,
         force=force,
     )
@@ -113,3 +117,9 @@ def _weighting(name: str) -> Weighting:
     if name not in ("dataset", "prompt"):
         raise UsageError(f"unknown weighting '{name}'", "known: dataset, prompt")
     return cast(Weighting, name)
+
+
+def _intervals(name: str) -> Literal["posterior", "conformal"]:
+    if name not in ("posterior", "conformal"):
+        raise UsageError(f"unknown intervals '{name}'", "known: posterior, conformal")
+    return cast(Literal["posterior", "conformal"], name)
