@@ -106,11 +106,14 @@ def run_backtest(
     objective.check(settings, splits)
     tasks = objective.tasks(settings, len(splits))
     folder = Path(tempfile.mkdtemp(prefix="assay-backtest-")) if work is None else work
-    with Journal(folder, settings.to_json()) as journal:
+    with (
+        Journal(folder, settings.to_json()) as journal,
+        _runner(_Worker(settings, splits, folder), min(jobs, len(tasks))) as run_all,
+    ):
         done = journal.records(tasks)
         for stage in sorted({task.stage for task in tasks}):
             todo = [task for task in tasks if task.stage == stage and task not in done]
-            for task, record in _run_all(todo, settings, splits, folder, jobs):
+            for task, record in run_all(todo):
                 journal.add(task, record)
                 done[task] = record
                 if on_progress is not None:
@@ -123,24 +126,6 @@ def run_backtest(
 def _label(task: Task) -> str:
     what = f"{task.policy}, {task.estimator}" if task.policy else f"fit {task.estimator}"
     return f"{what}, seed {task.seed}"
-
-
-def _run_all(
-    tasks: Sequence[Task], settings: BacktestSettings, splits: list[Split], folder: Path, jobs: int
-) -> Iterator[tuple[Task, Record]]:
-    """Tasks with their records, as they finish."""
-    if jobs == 1 or len(tasks) <= 1:
-        worker = _Worker(settings, splits, folder)
-        for task in tasks:
-            yield task, worker.run(task)
-        return
-    with _pool(settings, splits, folder, min(jobs, len(tasks))) as pool:
-        futures: dict[Future[Record], Task] = {pool.submit(_run_task, task): task for task in tasks}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Worker:
@@ -157,12 +142,13 @@ class _Worker:
             return self.objective.run(task, self.settings, self.splits[task.split], self.folder)
 
 
-_worker: _Worker | None = None
+RunAll = Callable[[Sequence[Task]], Iterator[tuple[Task, Record]]]
+_worker: _Worker | None = None  # of a worker process
 
 
-def _start_worker(settings: BacktestSettings, splits: list[Split], folder: Path) -> None:
+def _start_worker(worker: _Worker) -> None:
     global _worker
-    _worker = _Worker(settings, splits, folder)
+    _worker = worker
 
 
 def _run_task(task: Task) -> Record:
@@ -172,20 +158,39 @@ def _run_task(task: Task) -> Record:
 
 
 @contextmanager
-def _pool(
-    settings: BacktestSettings, splits: list[Split], folder: Path, jobs: int
-) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes whose numeric libraries use one thread each."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    try:
-        with ProcessPoolExecutor(
+def _runner(worker: _Worker, jobs: int) -> Iterator[RunAll]:
+    """What runs tasks and gives them with their records, as they finish."""
+    if jobs <= 1:
+        yield lambda tasks: ((task, worker.run(task)) for task in tasks)
+        return
+    with (
+        _one_thread(),
+        ProcessPoolExecutor(
             jobs,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start_worker,
-            initargs=(settings, splits, folder),
-        ) as pool:
-            yield pool
+            initargs=(worker,),
+        ) as pool,
+    ):
+
+        def run_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Record]]:
+            futures: dict[Future[Record], Task] = {pool.submit(_run_task, task): task for task in tasks}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+        try:
+            yield run_all
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Numeric libraries of the processes that are started use one thread each."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    try:
+        yield
     finally:
         for name, value in before.items():
             if value is None:
