@@ -41,6 +41,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
+        "neural-process": "estimators._neural_process:NeuralProcessEstimator",
     },
 )
 
