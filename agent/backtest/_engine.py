@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,7 +52,15 @@ class Task:
 
 
 class Objective(Protocol):
-    """What kind of study is replayed: how it divides into tasks, and which metrics come out."""
+    """What kind of study is replayed: how it divides into tasks, and which metrics come out.
+
+    Attributes:
+        default_estimator: The estimator where none is named.
+        needs_history: Whether a matrix that nobody divided into history and test rows is refused.
+    """
+
+    default_estimator: str
+    needs_history: bool
 
     def check(self, settings: BacktestSettings, splits: Sequence[Split]) -> None:
         """Raise UsageError where the settings do not suit the objective or the matrix."""
@@ -74,7 +82,12 @@ class Objective(Protocol):
 
 
 OBJECTIVES: Registry[type[Objective]] = Registry(
-    "objective", "assay.objectives", {"estimate": "agent.backtest._estimate:EstimateObjective"}
+    "objective",
+    "assay.objectives",
+    {
+        "best": "agent.backtest._best:BestObjective",
+        "estimate": "agent.backtest._estimate:EstimateObjective",
+    },
 )
 
 
@@ -100,9 +113,11 @@ def run_backtest(
         UsageError: The settings make no sense, or `work` belongs to a backtest with other settings.
         BadInputError: A matrix folder cannot be read.
     """
-    settings.check()
     objective = OBJECTIVES.get(settings.objective)()
-    splits = build_splits(settings)
+    if not settings.estimators:
+        settings = replace(settings, estimators=(objective.default_estimator,))
+    settings.check()
+    splits = build_splits(settings, needs_history=objective.needs_history)
     objective.check(settings, splits)
     tasks = objective.tasks(settings, len(splits))
     folder = Path(tempfile.mkdtemp(prefix="assay-backtest-")) if work is None else work

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.backtest._engine import Record, Task
+from agent.backtest._fits import fit_and_save, fit_folder, fitted
 from agent.backtest._metrics import LEVEL, estimate_metrics, normal_interval, rank_correlation
 from agent.backtest._replay import replay
 from agent.backtest._settings import BacktestSettings
 from agent.backtest._splits import Split, true_scores
 from assay.errors import UsageError
 from estimators import Estimator, ScoreEstimate, make_estimator
-from estimators._artifact import load_estimator
 from estimators.intervals import ConformalIntervals, calibrate, cross_fit
 from policies import POLICIES, Policy, make_policy
 
@@ -37,6 +36,9 @@ class EstimateObjective:
     Estimators are fitted first, once per split and seed, and then shared by all policies; so are the
     calibrations of conformal intervals.
     """
+
+    default_estimator = "linear-gaussian"
+    needs_history = True
 
     def check(self, settings: BacktestSettings, splits: Sequence[Split]) -> None:
         """Budgets are whole numbers of prompts, and no more than there are."""
@@ -64,12 +66,11 @@ class EstimateObjective:
 
     def run(self, task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
         """See `Objective.run`."""
-        files = _Files(folder, task)
         if task.stage == FIT:
-            return _fit(task, split, files)
+            return fit_and_save(task, split, folder)
         if task.stage == CALIBRATE:
-            return _calibrate(task, settings, split, files)
-        return _replay(task, settings, split, files)
+            return _calibrate(task, settings, split, folder)
+        return _replay(task, settings, split, folder)
 
     def summarise(
         self, settings: BacktestSettings, splits: Sequence[Split], records: dict[Task, Record]
@@ -91,30 +92,9 @@ class EstimateObjective:
         ]
 
 
-class _Files:
-    """Where the tasks of one estimator, seed and split leave things for each other."""
-
-    def __init__(self, folder: Path, task: Task) -> None:
-        name = f"{task.estimator}/{task.seed}/{task.split}"
-        self.estimator = folder / f"fit-{sha256(name.encode()).hexdigest()[:16]}"
-
-    def intervals(self, design: str) -> Path:
-        """The file of the intervals calibrated under a design."""
-        return self.estimator / f"intervals-{design}.json"
-
-
-def _fit(task: Task, split: Split, files: _Files) -> Record:
-    history = split.history
-    start = time.perf_counter()
-    estimator = make_estimator(task.estimator, seed=task.seed).fit(history)
-    seconds = time.perf_counter() - start
-    estimator.save(files.estimator)
-    return {"fit_seconds": seconds}
-
-
-def _calibrate(task: Task, settings: BacktestSettings, split: Split, files: _Files) -> Record:
+def _calibrate(task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
     """`task.policy` is the design's name."""
-    params = load_estimator(files.estimator).settled_params()
+    params = fitted(task, folder).settled_params()
     start = time.perf_counter()
     held_out = cross_fit(
         lambda: make_estimator(task.estimator, **params),
@@ -124,17 +104,17 @@ def _calibrate(task: Task, settings: BacktestSettings, split: Split, files: _Fil
         seed=task.seed,
     )
     content = calibrate(held_out).to_json()
-    files.intervals(task.policy).write_text(json.dumps(content), encoding="utf-8")
+    _intervals_file(task, folder, task.policy).write_text(json.dumps(content), encoding="utf-8")
     return {"calibrate_seconds": time.perf_counter() - start}
 
 
-def _replay(task: Task, settings: BacktestSettings, split: Split, files: _Files) -> Record:
-    estimator, history = load_estimator(files.estimator), split.history
+def _replay(task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
+    estimator, history = fitted(task, folder), split.history
     policy = _policy(task, settings)
     start = time.perf_counter()
     policy.prepare(history, estimator)
     record: Record = {"prepare_seconds": time.perf_counter() - start, "at": {}}
-    conformal = _conformal(policy, settings, files)
+    conformal = _conformal(task, policy, settings, folder)
     for budget, state in replay(
         split.test,
         policy,
@@ -151,10 +131,16 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, files: _Files)
     return record
 
 
-def _conformal(policy: Policy, settings: BacktestSettings, files: _Files) -> ConformalIntervals | None:
+def _intervals_file(task: Task, folder: Path, design: str) -> Path:
+    return fit_folder(task, folder) / f"intervals-{design}.json"
+
+
+def _conformal(
+    task: Task, policy: Policy, settings: BacktestSettings, folder: Path
+) -> ConformalIntervals | None:
     if settings.intervals != "conformal":
         return None
-    content = files.intervals(policy.design).read_text(encoding="utf-8")
+    content = _intervals_file(task, folder, policy.design).read_text(encoding="utf-8")
     return ConformalIntervals.from_json(json.loads(content))
 
 

@@ -24,9 +24,10 @@ class BacktestSettings:
         test_matrix: Folder with the test rows (same prompts); the history is then all rows of `matrix`.
         objective: Registered objective; what budgets and metrics mean follows from it.
         policies: Policy names.
-        estimators: Estimator names.
+        estimators: Estimator names; none = the objective's default.
         budgets: Budgets, ascending (estimate: prompts per method).
         seeds: How many seeds; they are 0, 1, ...
+        test_rows: Try only that many of the test rows, drawn at random (0 = all).
         batch: Cells asked for per decision.
         weighting: What the benchmark score is: "dataset" = mean of dataset means, "prompt" = plain mean.
         random_splits: Draw the history at random this often instead (0 = use the split column).
@@ -42,9 +43,10 @@ class BacktestSettings:
     test_matrix: str | None = None
     objective: str = "estimate"
     policies: tuple[str, ...] = ("uniform",)
-    estimators: tuple[str, ...] = ("linear-gaussian",)
+    estimators: tuple[str, ...] = ()
     budgets: tuple[float, ...] = (25, 50, 100, 200)
     seeds: int = 3
+    test_rows: int = 0
     batch: int = 1
     weighting: Weighting = "dataset"
     random_splits: int = 0
@@ -62,9 +64,10 @@ class BacktestSettings:
         for name in self.estimators:
             ESTIMATORS.get(name)
         ENCODERS.get(self.encoder)
-        _require(bool(self.policies and self.estimators), "at least one policy and one estimator are needed")
+        _require(bool(self.policies), "at least one policy is needed")
         _require(bool(self.budgets) and min(self.budgets) > 0, "budgets must be positive numbers")
         _require(self.seeds >= 1, "--seeds must be at least 1")
+        _require(self.test_rows >= 0, "--test-rows must not be negative")
         _require(self.batch >= 1, "--batch must be at least 1")
         _require(0 < self.train_share < 1, "--train-share must lie between 0 and 1")
         _require(self.random_splits >= 0, "--random-splits must not be negative")

@@ -31,7 +31,9 @@ def backtest(
     ] = None,
     objective: Annotated[str, typer.Option(help="estimate, best, compare or distribution.")] = "estimate",
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "uniform",
-    estimator: Annotated[str, typer.Option(help="Estimators, separated by commas.")] = "linear-gaussian",
+    estimator: Annotated[
+        str, typer.Option(help="Estimators, separated by commas; default by objective.")
+    ] = "",
     budgets: Annotated[str, typer.Option(help="Budgets, separated by commas.")] = "25,50,100,200",
     seeds: Annotated[int, typer.Option(help="How many seeds (0, 1, ...).")] = 3,
     batch: Annotated[int, typer.Option(help="Cells asked for per decision.")] = 1,
@@ -50,6 +52,7 @@ def backtest(
         str, typer.Option(help="posterior, or conformal: rescaled on held-out history.")
     ] = "posterior",
     encoder: Annotated[str, typer.Option(help="What embeds the prompts, where one looks.")] = "tfidf-svd",
+    test_rows: Annotated[int, typer.Option(help="Try only that many test rows, drawn at random.")] = 0,
     force: Annotated[bool, typer.Option(help="Run policies that refuse because of the time.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes, one thread each; 0 = one per core.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write settings and results as JSON; resumable.")] = None,
@@ -65,7 +68,7 @@ def backtest(
         test_matrix=None if test_matrix is None else str(test_matrix),
         objective=objective,
         policies=_names(policy),
-        estimators=_names(estimator),
+        estimators=_names(estimator) if estimator else (),
         budgets=_budgets(budgets),
         seeds=seeds,
         batch=batch,
@@ -76,6 +79,7 @@ def backtest(
         holdout_group=holdout_group,
         intervals=_intervals(intervals),
         encoder=encoder,
+        test_rows=test_rows,
         force=force,
     )
     document = _run(settings, jobs or len(os.sched_getaffinity(0)), out, quiet=as_json)
