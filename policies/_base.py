@@ -160,6 +160,8 @@ class Policy(ABC):
             must be calibrated on rows acquired in that way.
         uses_total: Whether choices depend on `state.total`. Where they do not, a backtest reads every budget
             off one run; a policy that declares it wrongly is measured wrongly, so the default is True.
+        design: The simulated design ("random" or "variance-reduction") under which conformal intervals for
+            scores that this policy acquires are calibrated.
         uses_embeddings: Whether the prompts' vectors are looked at (they are only made where they are).
     """
 
@@ -168,6 +170,7 @@ class Policy(ABC):
     chooses_by_estimator: ClassVar[bool] = False
     uses_total: ClassVar[bool] = True
     uses_embeddings: ClassVar[bool] = False
+    design: ClassVar[str] = "random"
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed

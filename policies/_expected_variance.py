@@ -33,6 +33,7 @@ class ExpectedVarianceReductionPolicy(Policy):
     needs_estimator: ClassVar[bool] = True
     chooses_by_estimator: ClassVar[bool] = True
     uses_total: ClassVar[bool] = False
+    design: ClassVar[str] = "variance-reduction"
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         return _greedy(_linearize(state, state.scores), state, n)
