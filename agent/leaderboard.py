@@ -6,6 +6,7 @@ uncertain where scores are: a method's rank range holds the ranks that the data 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +45,7 @@ INTERVAL_WORDS = {
     COMPLETE: "complete: every prompt is scored, nothing is estimated",
 }
 
+OPEN_STUDIES = (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
 DEFAULT_LEVEL = 0.95
 TIE = 1e-12  # two exact scores that differ by less are the same sum in another order
 CHUNK = 256  # rows of the pairwise comparison held at once
@@ -145,6 +147,15 @@ class Leaderboard:
         """Micro-dollars spent on the estimates shown."""
         return sum(row.cost for row in self.rows)
 
+    @property
+    def running(self) -> int:
+        """Methods with a study that is not finished, listed or not."""
+        return self.pending + sum(row.study_state in OPEN_STUDIES for row in self.rows)
+
+    def only(self, rows: Sequence[LeaderboardRow]) -> Leaderboard:
+        """The same leaderboard with some of its rows, in the order given; their ranks stay."""
+        return replace(self, rows=tuple(rows))
+
 
 def build(session: Session, benchmark_name: str, cache: Path | None = None) -> Leaderboard:
     """Read a benchmark's leaderboard.
@@ -192,7 +203,7 @@ class _StudyInfo:
 
     @property
     def open(self) -> bool:
-        return self.state in (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
+        return self.state in OPEN_STUDIES
 
 
 @dataclass(frozen=True)

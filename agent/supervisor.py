@@ -141,7 +141,9 @@ def embedded_children(settings: Settings, *, workers: int, web: bool, port: int)
     assay = [sys.executable, "-m", "agent"]
     children.append(Child("agent", [*assay, "agent"]))
     # Fitting has its own process, so that it never keeps calls waiting.
-    children += [Child(f"worker-{i}", [*assay, "worker", "--queues", "inference,judge"]) for i in range(1, workers + 1)]
+    children += [
+        Child(f"worker-{i}", [*assay, "worker", "--queues", "inference,judge"]) for i in range(1, workers + 1)
+    ]
     children.append(Child("trainer", [*assay, "worker", "--queues", "train"]))
     if web:
         children.append(Child("web", [*assay, "serve", "--port", str(port)]))
@@ -193,7 +195,7 @@ def _spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops them in order
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
     )
 
 

@@ -114,6 +114,10 @@ class Estimator(ABC):
         """Hyper-parameters (JSON-able): `type(self)(**params)` builds an equal unfitted estimator."""
         return {"seed": self.seed}
 
+    def settled_params(self) -> dict[str, Any]:
+        """`params` with what `fit` chose in place of "auto", so that refits on parts need not choose again."""
+        return self.params()
+
     def fit(self, history: ScoreMatrix, *, warm_start: Self | None = None) -> Self:
         """Learn from the history rows.
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.matrix import ScoreMatrix, ScoreType
-from estimators._logistic_factors import Factors, fit_factors
+from estimators._neural_process_factors import Factors, fit_factors
 
 __all__ = ["Layout", "PromptFeatures", "TOKENS", "id_hashes", "score_kinds"]
 

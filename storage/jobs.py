@@ -22,6 +22,7 @@ __all__ = [
     "NewJob",
     "add",
     "claim",
+    "count_finished",
     "count_open",
     "expired",
     "finish",
@@ -195,6 +196,13 @@ def undispatched(
 def count_open(session: Session, study_id: int) -> int:
     """How many jobs of a study are queued or leased."""
     query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(OPEN_STATES))
+    return int(session.exec(query).one())
+
+
+def count_finished(session: Session, study_id: int) -> int:
+    """How many jobs of a study are done or set aside."""
+    states = (JobState.DONE, JobState.PARKED)
+    query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(states))
     return int(session.exec(query).one())
 
 

@@ -134,7 +134,7 @@ def _run_all(
         for task in tasks:
             yield task, worker.run(task)
         return
-    with _pool(settings, folder, min(jobs, len(tasks))) as pool:
+    with _pool(settings, splits, folder, min(jobs, len(tasks))) as pool:
         futures: dict[Future[Record], Task] = {pool.submit(_run_task, task): task for task in tasks}
         try:
             for future in as_completed(futures):
@@ -160,9 +160,9 @@ class _Worker:
 _worker: _Worker | None = None
 
 
-def _start_worker(settings: BacktestSettings, folder: Path) -> None:
+def _start_worker(settings: BacktestSettings, splits: list[Split], folder: Path) -> None:
     global _worker
-    _worker = _Worker(settings, build_splits(settings), folder)
+    _worker = _Worker(settings, splits, folder)
 
 
 def _run_task(task: Task) -> Record:
@@ -172,7 +172,9 @@ def _run_task(task: Task) -> Record:
 
 
 @contextmanager
-def _pool(settings: BacktestSettings, folder: Path, jobs: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(
+    settings: BacktestSettings, splits: list[Split], folder: Path, jobs: int
+) -> Iterator[ProcessPoolExecutor]:
     """Fresh processes whose numeric libraries use one thread each."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
@@ -181,7 +183,7 @@ def _pool(settings: BacktestSettings, folder: Path, jobs: int) -> Iterator[Proce
             jobs,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start_worker,
-            initargs=(settings, folder),
+            initargs=(settings, splits, folder),
         ) as pool:
             yield pool
     finally:

@@ -19,7 +19,7 @@ from agent.backtest._splits import Split, true_scores
 from assay.errors import UsageError
 from estimators import Estimator, make_estimator
 from estimators._artifact import load_estimator
-from policies import make_policy
+from policies import Policy, make_policy
 
 __all__ = ["EstimateObjective"]
 
@@ -91,14 +91,20 @@ def _fit(task: Task, split: Split, folder: Path) -> Record:
 
 
 def _replay(task: Task, settings: BacktestSettings, split: Split, estimator: Estimator) -> Record:
-    policy = make_policy(task.policy, seed=task.seed)
+    policy = _policy(task, settings)
     start = time.perf_counter()
     policy.prepare(split.history, estimator)
     prepared = time.perf_counter() - start
     budgets = [int(budget) for budget in settings.budgets]
     record: Record = {"prepare_seconds": prepared, "at": {}}
     for budget, state in replay(
-        split.test, policy, estimator, budgets=budgets, batch=settings.batch, seed=task.seed
+        split.test,
+        policy,
+        estimator,
+        budgets=budgets,
+        batch=settings.batch,
+        seed=task.seed,
+        embeddings=split.matrix.embeddings,
     ):
         mean, std = _estimates(estimator, state.observed)
         record["at"][str(budget)] = {
@@ -107,6 +113,13 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, estimator: Est
             "decision_ms": 1000.0 * state.seconds / max(state.decisions, 1),
         }
     return record
+
+
+def _policy(task: Task, settings: BacktestSettings) -> Policy:
+    policy = make_policy(task.policy, seed=task.seed)
+    if settings.force and "force" in policy.params():
+        return make_policy(task.policy, **{**policy.params(), "force": True})
+    return policy
 
 
 def _estimates(

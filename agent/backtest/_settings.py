@@ -9,6 +9,7 @@ from typing import Any
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
 from estimators import ESTIMATORS
+from estimators._encoders import ENCODERS
 from policies import POLICIES
 
 __all__ = ["BacktestSettings"]
@@ -32,6 +33,7 @@ class BacktestSettings:
         train_share: Share of the rows that a random split gives to the history.
         leave_one_out: Test each row against a history of all others instead.
         holdout_group: "column=A,B": test = rows with one of these values in models.csv, history = the others.
+        encoder: What embeds the prompts' texts, where a policy or estimator looks at them.
         force: Let policies run that refuse because they would take too long.
     """
 
@@ -48,6 +50,7 @@ class BacktestSettings:
     train_share: float = 0.7
     leave_one_out: bool = False
     holdout_group: str | None = None
+    encoder: str = "tfidf-svd"
     force: bool = False
 
     def check(self) -> None:
@@ -56,6 +59,7 @@ class BacktestSettings:
             POLICIES.get(name)
         for name in self.estimators:
             ESTIMATORS.get(name)
+        ENCODERS.get(self.encoder)
         _require(bool(self.policies and self.estimators), "at least one policy and one estimator are needed")
         _require(bool(self.budgets) and min(self.budgets) > 0, "budgets must be positive numbers")
         _require(self.seeds >= 1, "--seeds must be at least 1")

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -31,7 +30,7 @@ errors = Console(stderr=True)
 class AssayGroup(TyperGroup):
     """Turns AssayError into one line on standard error and the exit code that belongs to it."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own Context is a subclass
         """Run the command."""
         try:
             return super().invoke(ctx)

@@ -46,6 +46,7 @@ def backtest(
     holdout_group: Annotated[
         str | None, typer.Option(help="Test on rows of a group, learn from the others: family=A,B.")
     ] = None,
+    encoder: Annotated[str, typer.Option(help="What embeds the prompts, where one looks.")] = "tfidf-svd",
     force: Annotated[bool, typer.Option(help="Run policies that refuse because of the time.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes, one thread each; 0 = one per core.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write settings and results as JSON; resumable.")] = None,
@@ -70,6 +71,7 @@ def backtest(
         train_share=train_share,
         leave_one_out=leave_one_out,
         holdout_group=holdout_group,
+        encoder=encoder,
         force=force,
     )
     document = _run(settings, jobs or len(os.sched_getaffinity(0)), out, quiet=as_json)

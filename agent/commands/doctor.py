@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import httpx
 import typer
@@ -52,7 +53,7 @@ def _checks(settings: Settings) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "database", lambda: _database(settings)
     yield "broker", lambda: _broker(settings)
     for spec in _endpoints(settings):
-        yield f"model {spec.name}", lambda spec=spec: _endpoint(spec)
+        yield f"model {spec.name}", partial(_endpoint, spec)
 
 
 def _database(settings: Settings) -> str:

@@ -90,7 +90,12 @@ def list_(
         print_json([_shown(model) for model in models])
         return
     rows = [
-        (model.name, model.backend, model.spec.get("base_url") or model.spec.get("matrix") or "", _state(model))
+        (
+            model.name,
+            model.backend,
+            model.spec.get("base_url") or model.spec.get("matrix") or "",
+            _state(model),
+        )
         for model in models
     ]
     print_rows("models", ("model", "backend", "where", "state"), rows, empty="assay model add NAME ...")

@@ -108,7 +108,15 @@ def list_(json_: JsonOption = False) -> None:
         print_json(shown)
         return
     rows = [
-        (s["id"], s["benchmark"], ", ".join(s["methods"]), s["state"], s["bought"], dollars(s["spent"]), s["reason"])
+        (
+            s["id"],
+            s["benchmark"],
+            ", ".join(s["methods"]),
+            s["state"],
+            s["bought"],
+            dollars(s["spent"]),
+            s["reason"],
+        )
         for s in shown
     ]
     columns = ("study", "benchmark", "models", "state", "bought", "spent", "reason")
@@ -256,7 +264,9 @@ def _report(opened: Database, study_ids: list[int], json_: bool, *, created: boo
         say("the agent takes it from here (start it with: assay up)")
     failed = [study for study in shown if study["state"] == StudyState.FAILED]
     if failed:
-        raise AssayError(f"study {failed[0]['id']} failed: {failed[0]['reason']}", "mend it, then: assay study resume")
+        raise AssayError(
+            f"study {failed[0]['id']} failed: {failed[0]['reason']}", "mend it, then: assay study resume"
+        )
 
 
 def _print_study(study: dict[str, Any]) -> None:
@@ -272,8 +282,8 @@ def _print_study(study: dict[str, Any]) -> None:
     facts += [
         (
             "estimate",
-            f"{e['score']:.4f}, {e['level']:.0%} interval {e['low']:.4f} to {e['high']:.4f} ({e['interval_kind']}),"
-            f" {e['acquired']} of {e['total']} prompts known",
+            f"{e['score']:.4f}, {e['level']:.0%} interval {e['low']:.4f} to {e['high']:.4f}"
+            f" ({e['interval_kind']}), {e['acquired']} of {e['total']} prompts known",
         )
         for e in study["estimates"]
     ]

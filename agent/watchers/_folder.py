@@ -1,8 +1,8 @@
 """Watching a folder of model files and a folder of prompt files.
 
-A file is read once it has stayed the same from one look to the next, so that one that is still being written is
-waited for. A file that cannot be taken is noted with its reason (event watcher.error) and looked at again when
-it changes. What was seen is remembered in the database, so a restart repeats nothing.
+A file is read once it has stayed the same from one look to the next, so that one that is still being written
+is waited for. A file that cannot be taken is noted with its reason (event watcher.error) and looked at again
+when it changes. What was seen is remembered in the database, so a restart repeats nothing.
 """
 
 from __future__ import annotations

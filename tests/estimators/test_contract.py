@@ -177,6 +177,11 @@ class TestEveryEstimator:
             atol=1e-5,
         )
 
+    def test_settled_params_fit_the_same(self, name):
+        estimator = fitted(name, "binary")
+        again = type(estimator)(**estimator.settled_params()).fit(matrices("binary")[0])
+        assert_same(estimator, again, observed_rows("binary"))
+
     def test_same_seed_same_result(self, name):
         history, _ = matrices("mixed")
         first, second = fitted(name, "mixed"), make(name).fit(history)

@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal
 from torch.distributions import kl_divergence as reference_kl
 
 from assay.matrix import ScoreMatrix, ScoreType
-from estimators._logistic_factors import Factors, fit_factors, row_posterior
+from estimators._neural_process_factors import Factors, fit_factors, row_posterior
 from estimators._neural_process_layout import TOKENS, Layout, score_kinds
 from estimators._neural_process_losses import EDGE, ScoreHead, kl_divergence, marginal_logit, quadrature
 from estimators._neural_process_network import ContextSet, Gaussian, Logits, NeuralProcessNetwork, Shape

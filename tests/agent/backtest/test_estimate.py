@@ -218,6 +218,15 @@ def test_a_matrix_without_split_asks_for_a_way_to_divide_it(matrix: Path) -> Non
     assert "--random-splits" in caught.value.hint
 
 
+def test_prompts_are_embedded_where_a_policy_looks_at_them(matrix: Path) -> None:
+    assert build_splits(settings(matrix))[0].test.embeddings is None
+    asked = settings(matrix, policies=("cluster-embed",), budgets=(5,), seeds=1)
+    (split,) = build_splits(asked)
+    assert split.test.embeddings is not None
+    assert len(split.test.embeddings) == 30
+    assert len(run_backtest(asked)["results"]) == 1
+
+
 def test_metrics_on_known_numbers() -> None:
     mean, std = np.array([0.5, 0.6, 0.1]), np.array([0.1, 0.01, 0.1])
     metrics = estimate_metrics(mean, std, np.array([0.6, 0.5, 0.1]))
