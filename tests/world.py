@@ -41,7 +41,9 @@ def write_matrix(folder: Path, *, models: int = 20, tests: int = 4, prompts: int
     scores = (ability - difficulty + rng.logistic(size=(models, prompts)) > 0).astype(np.int8)
     np.savez(folder / "scores.npz", scores=scores)
     lines = [
-        json.dumps({"id": f"p{j}", "dataset": "easy" if j < prompts // 3 else "hard", "text": f"What is {j}?"})
+        json.dumps(
+            {"id": f"p{j}", "dataset": "easy" if j < prompts // 3 else "hard", "text": f"What is {j}?"}
+        )
         for j in range(prompts)
     ]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -184,7 +184,8 @@ def test_a_bug_in_one_call_takes_no_other_down(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reason"), [(RuntimeError("a bug"), "unexpected RuntimeError: a bug"), (7.0, "outside [0, 1]")]
+    ("outcome", "reason"),
+    [(RuntimeError("a bug"), "unexpected RuntimeError: a bug"), (7.0, "outside [0, 1]")],
 )
 def test_a_call_is_charged_also_where_its_scorer_fails(
     world: World, monkeypatch: pytest.MonkeyPatch, outcome: Any, reason: str
