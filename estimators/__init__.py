@@ -33,6 +33,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
         "corrected": "estimators._corrected:CorrectedEstimator",
+        "gp-irt": "estimators._gp_irt:GpIrtEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
