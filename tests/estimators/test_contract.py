@@ -15,7 +15,10 @@ from estimators._artifact import load_estimator
 from tests.estimators.matrices import KINDS, partly, planted
 
 # Settings that keep the suite fast; what is not named here runs with its defaults.
-QUICK: dict[str, dict[str, object]] = {"corrected": {"base_params": {"dimensions": 2, "sweeps": 10}}}
+QUICK: dict[str, dict[str, object]] = {
+    "auto": {"candidates": ["linear-gaussian", "aggregate"]},
+    "corrected": {"base_params": {"dimensions": 2, "sweeps": 10}},
+}
 # A registered head that cannot stand alone is tested around this base.
 ARGUMENT: dict[str, str] = {"corrected": "mirt"}
 # Estimators that do not learn from other rows: nothing to expect of them beyond the observed.
