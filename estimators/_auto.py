@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from assay.errors import BadInputError
 from assay.matrix import FloatArray, ScoreMatrix
@@ -35,16 +36,19 @@ class AutoEstimator(Estimator):
     """Chooses among estimators by nested cross-validation on the history, and keeps the table.
 
     Each candidate is fitted on a part of the history, hyper-parameters included; the other rows then acquire
-    scores as a study would, and the candidate with the least mean absolute error of the benchmark score wins.
-    From 100 rows on, the winner is compared with itself corrected (`corrected:<winner>`). With many methods a
-    logistic model wins, with few a linear one; which it is, is measured, never assumed.
+    scores as a study would. What counts is the loss of the estimated benchmark score as a distribution (the
+    continuous ranked probability score; it is the absolute error where the deviation is 0, and punishes false
+    certainty). A candidate stays unless a later one is better beyond chance: by two standard errors of the
+    rows' differences. From 100 rows on, the winner is compared with itself corrected (`corrected:<winner>`).
+    With many methods a logistic model wins, with few a linear one; it is measured, never assumed.
 
     Attributes:
         reason_: Why the chosen one was chosen, in a sentence.
-        table_: One dict per candidate: estimator, error, standard_error, coverage (of 95 % intervals), rows.
+        table_: One dict per candidate: estimator, loss, error (mean absolute), standard_error (of the loss),
+            coverage (of 95 % intervals), rows.
 
     Args:
-        candidates: Names to choose from; None for linear-gaussian and mirt.
+        candidates: Names to choose from, simplest first; None for linear-gaussian and mirt.
         budget: Number of acquired prompts to compare at; None for a tenth of the prompts, at most 100.
         design: How held-out rows acquire: "variance-reduction" as adaptive policies do, or "random".
         seed: Seed of folds and random acquisition.
@@ -102,13 +106,16 @@ class AutoEstimator(Estimator):
     def _compare(self, history: ScoreMatrix, names: list[str]) -> str:
         """Fill the table and the reason; give the winner's name."""
         budget = self._budget(history.n_prompts)
-        errors = {name: self._errors(name, history, budget) for name in names}
-        winner = min(errors, key=lambda name: float(errors[name].mean()))
+        losses = {names[0]: self._losses(names[0], history, budget)}
+        winner = names[0]
+        for name in names[1:]:
+            losses[name] = self._losses(name, history, budget)
+            winner = _better(winner, name, losses)
         corrected = f"corrected:{winner}"
         if history.n_methods >= CORRECTED_ROWS and self.candidates is None:
-            errors[corrected] = self._errors(corrected, history, budget)
-            winner = min(winner, corrected, key=lambda name: float(errors[name].mean()))
-        self.reason_ = _reason(winner, errors, budget, self.design)
+            losses[corrected] = self._losses(corrected, history, budget)
+            winner = _better(winner, corrected, losses)
+        self.reason_ = _reason(winner, losses, budget, self.design)
         return winner
 
     def _budget(self, n_prompts: int) -> int:
@@ -116,29 +123,30 @@ class AutoEstimator(Estimator):
             return min(self.budget, n_prompts)
         return max(1, min(LARGEST_BUDGET, n_prompts // 10))
 
-    def _errors(self, name: str, history: ScoreMatrix, budget: int) -> NDArray[np.float64]:
-        """Absolute errors of held-out rows; adds the candidate's line to the table."""
-        errors, covered = [], []
+    def _losses(self, name: str, history: ScoreMatrix, budget: int) -> NDArray[np.float64]:
+        """Losses of held-out rows; adds the candidate's line to the table."""
+        errors, stds = [], []
         for train, test in row_folds(history.n_methods, self.seed):
             candidate = _built(name).fit(history.rows(train))
             truth = history.values[test].astype(np.float64)
             rng = np.random.default_rng(self.seed)
             (observed,) = simulate(self.design, candidate, truth, [budget], rng)
             score = candidate.benchmark_score(observed)
-            off = np.abs(score.mean - known_scores(truth, history.weights))
-            errors.append(off)
-            covered.append(off <= 1.96 * score.std)
-        merged = np.concatenate(errors)
+            errors.append(np.abs(score.mean - known_scores(truth, history.weights)))
+            stds.append(score.std)
+        error, std = np.concatenate(errors), np.concatenate(stds)
+        loss = ranked_probability_score(error, std)
         self.table_.append(
             {
                 "estimator": name,
-                "error": float(merged.mean()),
-                "standard_error": float(merged.std() / np.sqrt(len(merged))),
-                "coverage": float(np.concatenate(covered).mean()),
-                "rows": len(merged),
+                "loss": float(loss.mean()),
+                "error": float(error.mean()),
+                "standard_error": float(loss.std() / np.sqrt(len(loss))),
+                "coverage": float((error <= 1.96 * std).mean()),
+                "rows": len(loss),
             }
         )
-        return merged
+        return loss
 
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`; the chosen one's."""
@@ -192,14 +200,38 @@ def _built(name: str, params: dict[str, Any] | None = None) -> Estimator:
     return make_estimator(name, **(params or {}))
 
 
-def _reason(winner: str, errors: dict[str, NDArray[np.float64]], budget: int, design: str) -> str:
-    """Why the winner, with the runner-up and whether the difference is beyond chance."""
-    means = {name: float(error.mean()) for name, error in errors.items()}
+def ranked_probability_score(error: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Continuous ranked probability score of normal predictions (Gneiting and Raftery 2007, eq. 21).
+
+    Args:
+        error: Truth minus mean, of either sign.
+        std: Standard deviations; 0 gives the absolute error.
+    """
+    scale = np.maximum(std, 1e-9)
+    z = error / scale
+    score = scale * (
+        z * (2.0 * ndtr(z) - 1.0) + np.exp(-0.5 * z**2) * np.sqrt(2.0 / np.pi) - 1.0 / np.sqrt(np.pi)
+    )
+    return np.asarray(score)
+
+
+def _beyond_chance(worse: NDArray[np.float64], better: NDArray[np.float64]) -> bool:
+    """Whether the mean difference exceeds two standard errors of the rows' differences."""
+    gap = worse - better
+    return bool(gap.mean() > 2.0 * gap.std() / np.sqrt(len(gap)))
+
+
+def _better(current: str, later: str, losses: dict[str, NDArray[np.float64]]) -> str:
+    return later if _beyond_chance(losses[current], losses[later]) else current
+
+
+def _reason(winner: str, losses: dict[str, NDArray[np.float64]], budget: int, design: str) -> str:
+    """Why the winner, with the one that came nearest and whether the difference is beyond chance."""
+    means = {name: float(loss.mean()) for name, loss in losses.items()}
     second = min((name for name in means if name != winner), key=lambda name: means[name])
-    gap = errors[second] - errors[winner]
-    sure = float(gap.mean()) > 2.0 * float(gap.std()) / np.sqrt(len(gap))
+    sure = _beyond_chance(losses[second], losses[winner])
     return (
-        f"{winner}: mean error {means[winner]:.4f} of the benchmark score at {budget} prompts"
-        f" ({design}) on {len(gap)} held-out methods; next {second} with {means[second]:.4f}"
-        f" ({'beyond' if sure else 'within'} chance)"
+        f"{winner}: loss {means[winner]:.4f} of the benchmark score at {budget} prompts ({design})"
+        f" on {len(losses[winner])} held-out methods; next {second} with {means[second]:.4f}"
+        f" ({'beyond chance' if sure else 'within chance, so the simpler one stays'})"
     )

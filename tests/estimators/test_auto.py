@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from assay.errors import BadInputError
 from estimators import make_estimator
 from estimators._artifact import load_estimator
+from estimators._auto import ranked_probability_score
 from tests.data import real_matrix
 from tests.estimators.matrices import partly, planted
 
@@ -15,7 +17,7 @@ def test_chooses_the_candidate_with_the_least_held_out_error_and_keeps_the_table
     errors = {line["estimator"]: line["error"] for line in estimator.table_}
     assert errors["linear-gaussian"] < errors["aggregate"]
     assert estimator.chosen_.name == "linear-gaussian"
-    assert estimator.reason_.startswith("linear-gaussian: mean error")
+    assert estimator.reason_.startswith("linear-gaussian: loss")
     assert "8 prompts" in estimator.reason_
     assert "next aggregate" in estimator.reason_
     estimator.save(tmp_path)
@@ -25,6 +27,16 @@ def test_chooses_the_candidate_with_the_least_held_out_error_and_keeps_the_table
     np.testing.assert_array_equal(
         loaded.benchmark_score(observed).mean, estimator.chosen_.benchmark_score(observed).mean
     )
+
+
+def test_ranked_probability_score_matches_its_definition():
+    grid = np.linspace(-8.0, 8.0, 160_001)
+    error, std = np.array([0.3, -1.2]), np.array([0.5, 2.0])
+    for e, s, score in zip(error, std, ranked_probability_score(error, std), strict=True):
+        below = ndtr(grid / s)
+        integral = ((below - (grid >= e)) ** 2).sum() * (grid[1] - grid[0])
+        assert score == pytest.approx(integral, rel=1e-3)
+    assert ranked_probability_score(np.array([-0.25]), np.zeros(1))[0] == pytest.approx(0.25)
 
 
 def test_says_when_there_is_too_little_to_compare_on():
