@@ -20,6 +20,7 @@ __all__ = [
     "Price",
     "PromptSpec",
     "content_hash",
+    "parse_dataset",
     "parse_model",
     "parse_prompt",
     "read_mapping",
@@ -30,7 +31,7 @@ S = TypeVar("S", bound="_Spec")
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class Price(_Spec):
@@ -126,6 +127,11 @@ def content_hash(text: str, fields: dict[str, Any]) -> str:
 def parse_model(data: dict[str, Any], source: str) -> ModelSpec:
     """Check a model description; `source` names it in errors."""
     return _parse(ModelSpec, data, source)
+
+
+def parse_dataset(data: dict[str, Any], source: str) -> DatasetSpec:
+    """Check a dataset description; `source` names it in errors."""
+    return _parse(DatasetSpec, data, source)
 
 
 def parse_prompt(data: dict[str, Any], source: str) -> PromptSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from assay.plugins import Registry, split_name
+from estimators._artifact import load_estimator
 from estimators._base import (
     Estimator,
     Linearization,
@@ -28,6 +29,7 @@ __all__ = [
     "SupportsPromptFeatures",
     "check_observed",
     "make_encoder",
+    "load_estimator",
     "make_estimator",
 ]
 
@@ -37,6 +39,10 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
+        "low-rank": "estimators._low_rank:LowRankEstimator",
+        "mirt": "estimators._mirt:MirtEstimator",
+        "ridge": "estimators._ridge:RidgeEstimator",
+        "neural-process": "estimators._neural_process:NeuralProcessEstimator",
     },
 )
 

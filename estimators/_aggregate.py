@@ -24,6 +24,7 @@ class AggregateEstimator(Estimator):
 
     name: ClassVar[str] = "aggregate"
     needs_history: ClassVar[bool] = False
+    interval_kind: ClassVar[str] = "sampling"
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         self.shares_: NDArray[np.float64] = dataset_weights(history)
@@ -76,7 +77,7 @@ class AggregateEstimator(Estimator):
         size = np.bincount(self.dataset_index_, minlength=len(self.shares_))
         left = 1.0 - count / np.maximum(size, 1)
         spread = self.shares_**2 * variance * left / np.maximum(count, 1.0)
-        score = self.predict(observed).mean @ self.weights_
+        score = np.clip(self.predict(observed).mean @ self.weights_, 0.0, 1.0)  # rounding may pass 1
         return ScoreEstimate(score, np.sqrt(spread.sum(axis=1)))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:

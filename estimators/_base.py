@@ -114,6 +114,10 @@ class Estimator(ABC):
         """Hyper-parameters (JSON-able): `type(self)(**params)` builds an equal unfitted estimator."""
         return {"seed": self.seed}
 
+    def settled_params(self) -> dict[str, Any]:
+        """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
+        return self.params()
+
     def fit(self, history: ScoreMatrix, *, warm_start: Self | None = None) -> Self:
         """Learn from the history rows.
 
@@ -137,7 +141,14 @@ class Estimator(ABC):
         self._fit(history, warm_start)
         return self
 
+    #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
+
+    #: Whether refitting on parts of the history (cross-fitting) is a matter of seconds to minutes.
+    affordable_to_refit: ClassVar[bool] = True
+
+    #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
+    interval_kind: ClassVar[str] = "predicted"
 
     @abstractmethod
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
@@ -162,7 +173,7 @@ class Estimator(ABC):
     def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
         """Benchmark score of each of B rows, acquired and predicted (default: by 256 joint samples)."""
         observed = check_observed(self, observed)
-        mean = self.predict(observed).mean @ self.weights_
+        mean = np.clip(self.predict(observed).mean @ self.weights_, 0.0, 1.0)
         draws = self.sample(observed, 256, np.random.default_rng(self.seed)) @ self.weights_
         return ScoreEstimate(mean, draws.std(axis=1))
 

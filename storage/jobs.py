@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, or_, update
+from sqlalchemy import ColumnElement, func, insert, or_, update
 from sqlalchemy.engine import CursorResult
 from sqlmodel import Session, col, select
 
@@ -22,11 +22,13 @@ __all__ = [
     "NewJob",
     "add",
     "claim",
+    "count_finished",
     "count_open",
     "expired",
     "finish",
     "open_cells",
     "park",
+    "parked_cells",
     "renew",
     "requeue",
     "undispatched",
@@ -62,6 +64,14 @@ def open_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, in
     """(method, prompt, scorer) of every open job of these methods, whichever study asked."""
     query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
         col(Job.method_id).in_(list(method_ids)), col(Job.state).in_(OPEN_STATES)
+    )
+    return {(m, p, s) for m, p, s in session.exec(query).all()}
+
+
+def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
+    """(method, prompt, scorer) of every cell that was set aside: not to be bought again by itself."""
+    query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
+        col(Job.method_id).in_(list(method_ids)), Job.state == JobState.PARKED
     )
     return {(m, p, s) for m, p, s in session.exec(query).all()}
 
@@ -130,22 +140,44 @@ def finish(session: Session, job_ids: Sequence[int]) -> set[int]:
     return set(_ids(session.connection().execute(statement)))
 
 
-def park(session: Session, job_id: int, reason: str) -> bool:
-    """Set an open job aside with its reason; it holds no score and is not tried again by itself."""
+def park(
+    session: Session, job_id: int, reason: str, *, owner: str | None = None, expired: bool = False
+) -> bool:
+    """Set an open job aside with its reason; it holds no score and is not tried again by itself.
+
+    `owner` and `expired` are as in `requeue`.
+    """
     statement = (
         update(Job)
-        .where(col(Job.id) == job_id, col(Job.state).in_(OPEN_STATES))
+        .where(col(Job.id) == job_id, col(Job.state).in_(OPEN_STATES), *_held(owner, expired))
         .values(state=JobState.PARKED, reason=reason[:2000], finished_at=utc_now(), lease_owner=None)
     )
     return bool(_update(session, statement).rowcount)
 
 
-def requeue(session: Session, job_id: int, reason: str, delay: timedelta = timedelta()) -> bool:
-    """Put a leased job back into the queue, to be tried again after `delay`."""
+def requeue(
+    session: Session,
+    job_id: int,
+    reason: str,
+    delay: timedelta = timedelta(),
+    *,
+    owner: str | None = None,
+    expired: bool = False,
+) -> bool:
+    """Put a leased job back into the queue, to be tried again after `delay`.
+
+    Args:
+        session: A writing session.
+        job_id: The job.
+        reason: Why, in one line.
+        delay: Time to wait before the next try.
+        owner: Only if this worker holds the lease: one that lost it must not take the job from the next.
+        expired: Only if the lease is over now: it may have been renewed since it was looked at.
+    """
     now = utc_now()
     statement = (
         update(Job)
-        .where(col(Job.id) == job_id, col(Job.state) == JobState.LEASED)
+        .where(col(Job.id) == job_id, col(Job.state) == JobState.LEASED, *_held(owner, expired))
         .values(
             state=JobState.QUEUED,
             reason=reason[:2000],
@@ -164,10 +196,12 @@ def expired(session: Session, limit: int = 500) -> Sequence[Job]:
     return session.exec(query).all()
 
 
-def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> list[tuple[int, str]]:
+def undispatched(
+    session: Session, older_than: timedelta, limit: int = 2000, *, mark: bool = True
+) -> list[tuple[int, str]]:
     """(id, kind) of queued jobs that nobody has claimed for so long that their message must be lost.
 
-    They are marked as sent again now.
+    They are marked as sent again now, unless `mark` is false (a reading session may only look).
     """
     now = utc_now()
     query = (
@@ -176,7 +210,7 @@ def undispatched(session: Session, older_than: timedelta, limit: int = 2000) -> 
         .limit(limit)
     )
     found = [(int(job_id or 0), kind) for job_id, kind in session.exec(query).all()]
-    if found:
+    if found and mark:
         _update(session, update(Job).where(col(Job.id).in_([i for i, _ in found])).values(dispatched_at=now))
     return found
 
@@ -185,6 +219,22 @@ def count_open(session: Session, study_id: int) -> int:
     """How many jobs of a study are queued or leased."""
     query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(OPEN_STATES))
     return int(session.exec(query).one())
+
+
+def count_finished(session: Session, study_id: int) -> int:
+    """How many jobs of a study are done or set aside."""
+    states = (JobState.DONE, JobState.PARKED)
+    query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(states))
+    return int(session.exec(query).one())
+
+
+def _held(owner: str | None, expired: bool) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if owner is not None:
+        conditions.append(col(Job.lease_owner) == owner)
+    if expired:
+        conditions.append(col(Job.lease_until) < utc_now())
+    return conditions
 
 
 def _update(session: Session, statement: object) -> CursorResult[tuple[()]]:

@@ -22,6 +22,7 @@ __all__ = [
     "UNITS",
     "Charge",
     "affordable",
+    "budget_ids",
     "budgets_of",
     "release",
     "reserve",
@@ -198,6 +199,12 @@ def _close(session: Session, actual: Mapping[int, Charge], state: LedgerState) -
             .values(reserved=Budget.reserved - freed[budget_id], spent=Budget.spent + spent[budget_id])
         )
     return closed
+
+
+def budget_ids(session: Session, scope: str, scope_id: int, unit: str) -> list[int]:
+    """The budget of a scope in one unit, as a list of none or one."""
+    query = select(Budget.id).where(Budget.scope == scope, Budget.scope_id == scope_id, Budget.unit == unit)
+    return [int(i) for i in session.exec(query).all() if i is not None]
 
 
 def spent_by_job(session: Session, budget_id: int) -> int:

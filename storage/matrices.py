@@ -6,6 +6,7 @@ import json
 import tempfile
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -32,7 +33,7 @@ class BenchmarkColumns:
         benchmark_id: The benchmark.
         prompts_revision: Which state of its prompts this is.
         prompt_pks: (N,) primary keys of the prompts, ascending within each dataset.
-        prompt_keys: N prompt ids, "dataset/key".
+        prompt_keys: N prompt ids as given, or all as "dataset/key" where two datasets share one.
         dataset_pks: (D,) primary keys of the datasets.
         scorer_pks: (D,) primary key of each dataset's scorer.
         datasets: D dataset names.
@@ -56,6 +57,11 @@ class BenchmarkColumns:
     def n_prompts(self) -> int:
         """N."""
         return len(self.prompt_pks)
+
+    @cached_property
+    def position(self) -> dict[int, int]:
+        """Column of each prompt, by primary key."""
+        return {int(pk): j for j, pk in enumerate(self.prompt_pks)}
 
 
 @dataclass(frozen=True)
@@ -81,13 +87,15 @@ def load_columns(session: Session, benchmark: Benchmark) -> BenchmarkColumns:
         query = select(Prompt.id, Prompt.key).where(Prompt.dataset_id == dataset.id).order_by(col(Prompt.id))
         for pk, key in session.exec(query).all():
             pks.append(pk)
-            keys.append(f"{dataset.name}/{key}")
+            keys.append(key)
             index.append(i)
     if not pks:
         raise BadInputError(
             f"benchmark '{benchmark.name}' has no prompts", "add some: assay benchmark add-prompts"
         )
     assert benchmark.id is not None
+    if len(set(keys)) < len(keys):
+        keys = [f"{datasets[i].name}/{key}" for i, key in zip(index, keys, strict=True)]
     dataset_index = np.array(index, dtype=np.intp)
     return BenchmarkColumns(
         benchmark_id=benchmark.id,
