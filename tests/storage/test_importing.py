@@ -323,7 +323,7 @@ def test_an_exported_folder_is_the_imported_one(db: Database, tmp_path: Path, sc
 def test_ids_that_two_datasets_share_are_told_apart(db: Database, tmp_path: Path):
     import_long_table(db, table(tmp_path / "t.csv", "a,x,1,1", "a,y,1,0", "a,y,2,0"), "b")
     export_matrix_folder(db, "b", tmp_path / "out")
-    assert read_matrix_folder(tmp_path / "out").matrix.prompt_ids == ("x/1", "y/1", "2")
+    assert read_matrix_folder(tmp_path / "out").matrix.prompt_ids == ("x/1", "y/1", "y/2")
 
 
 def test_prompts_are_exported_with_their_fields(db: Database, tmp_path: Path):
@@ -355,9 +355,6 @@ def test_real_scores_come_back_as_they_were(db: Database, tmp_path: Path):
     assert (report.models, report.scores_new, report.outputs_new) == (58, 46680, 19316)
     with db.read() as session:
         stored = load_matrix(session, catalog.find_benchmark(session, "b")).matrix
-    order = [
-        stored.prompt_ids.index(f"{folder.matrix.datasets[d]}/{key}")
-        for key, d in zip(folder.matrix.prompt_ids, folder.matrix.dataset_index, strict=True)
-    ]
+    order = [stored.prompt_ids.index(key) for key in folder.matrix.prompt_ids]
     assert np.array_equal(stored.values[:, order], folder.matrix.values, equal_nan=True)
     assert stored.weights == pytest.approx(1 / 805)

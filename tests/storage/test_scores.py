@@ -123,7 +123,7 @@ def same(a: StoredMatrix, b: StoredMatrix) -> bool:
 
 def test_a_matrix_has_its_columns_in_the_order_of_datasets(filled: Database):
     found = load(filled)
-    assert found.matrix.prompt_ids == ("x/p0", "x/p1", "x/p3", "y/p2")
+    assert found.matrix.prompt_ids == ("p0", "p1", "p3", "p2")
     assert found.matrix.method_ids == ("m0", "m1", "m2")
     assert np.array_equal(found.matrix.values, VALUES[:, [0, 1, 3, 2]], equal_nan=True)
     assert found.matrix.weights == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
