@@ -160,11 +160,12 @@ def measure_pages(database: Database, settings: Settings, seconds: float) -> Non
             for kind in ("", ".json"):
                 before = processor_seconds(server.pid)
                 waits = read(f"http://127.0.0.1:{PORT}/benchmarks/{NAME}{kind}", seconds)
-                p50, p95 = np.percentile(waits, [50, 95])
+                p50, p95 = np.percentile(waits, [50, 95]) * 1e3
+                used = (processor_seconds(server.pid) - before) / len(waits) * 1e3
                 print(
                     f"{kind or 'page'}, {READERS} readers, {'study running' if writing else 'idle'}:"
-                    f" {len(waits) / seconds:.0f} per s, median {p50 * 1e3:.0f} ms, 95 % {p95 * 1e3:.0f} ms,"
-                    f" server's processor {(processor_seconds(server.pid) - before) / len(waits) * 1e3:.1f} ms each"
+                    f" {len(waits) / seconds:.0f} per s, median {p50:.0f} ms, 95 % {p95:.0f} ms,"
+                    f" server's processor {used:.1f} ms each"
                 )
             stop.set()
             writer.join()
