@@ -22,6 +22,8 @@ __all__ = ["Boards", "Shared"]
 T = TypeVar("T")
 BENCHMARKS = 100  # leaderboards kept
 STALE_S = 5.0  # how long a value is given out that is being made anew
+COSTLY_S = 0.1  # processor seconds from which on a value is not made at every change, ...
+REST = 5.0  # ... but rests for so many times what it cost: making takes a sixth of the time at most
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class _Made(Generic[T]):
     state: Hashable
     value: T
     at: float  # monotonic seconds
+    rests_until: float  # monotonic seconds; given out until then whatever the state
 
 
 class _Slot(Generic[T]):
@@ -66,15 +69,24 @@ class Shared(Generic[T]):
             assert before is not None
             return before.value
         try:
-            made = self._fresh(slot, state) or _Made(state, make(), time.monotonic())
+            made = self._fresh(slot, state) or self._make(state, make)
             slot.made, slot.current = made, time.monotonic()
             return made.value
         finally:
             slot.making.release()
 
+    @staticmethod
+    def _make(state: Hashable, make: Callable[[], T]) -> _Made[T]:
+        start = time.thread_time()
+        value = make()
+        cost, now = time.thread_time() - start, time.monotonic()
+        return _Made(state, value, now, now + REST * cost if cost >= COSTLY_S else now)
+
     def _fresh(self, slot: _Slot[T], state: Hashable) -> _Made[T] | None:
         made, now = slot.made, time.monotonic()
-        if made is None or made.state != state or now - made.at >= self._longest_s:
+        if made is None or now - made.at >= self._longest_s:
+            return None
+        if made.state != state and now >= made.rests_until:
             return None
         slot.current = now
         return made

@@ -333,6 +333,12 @@ class TestShared:
         assert shared.get("a", 1, lambda: "new") == "a"
         assert shared.get("b", 1, lambda: "new") == "new"
 
+    def test_costly_value_rests(self, monkeypatch) -> None:
+        monkeypatch.setattr("agent.web._boards.COSTLY_S", 0.0)
+        monkeypatch.setattr("agent.web._boards.REST", 1e9)
+        shared: Shared[int] = Shared(kept=2)
+        assert shared.get("a", 1, lambda: sum(range(1000))) == shared.get("a", 2, lambda: 0)
+
     def test_failure_is_not_kept(self) -> None:
         shared: Shared[int] = Shared(kept=2)
         with pytest.raises(ZeroDivisionError):
