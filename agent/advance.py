@@ -24,7 +24,8 @@ from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError, StorageError
 from assay.specs import ModelSpec
 from estimators import Estimator
-from policies import Selection
+from estimators.intervals import ConformalIntervals
+from policies import POLICIES, Selection
 from storage import estimates, jobs, ledger, studies, versions
 from storage.database import Database
 from storage.events import emit
@@ -107,7 +108,12 @@ def advance(context: AgentContext, study_id: int) -> bool:
 def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
     with context.database.read() as session:
         situation = _read(session, context, study_id, version_id)
-        rows = estimate_rows(situation.estimator, situation.scores, situation.study.level)
+        rows = estimate_rows(
+            situation.estimator,
+            situation.scores,
+            situation.study.level,
+            _intervals(session, context, situation),
+        )
         stop = _stop_reason(situation, rows)
         chosen = None if stop else _choose(session, context, situation)
     if chosen is not None and len(chosen) == 0:
@@ -134,7 +140,7 @@ def _ready_version(session: Session, study: Study) -> int | None:
 
 
 def _want_version(context: AgentContext, study_id: int) -> bool:
-    """Ask for the estimator once; the study waits until estimator.ready."""
+    """Ask for the estimator once; the study waits until estimator.promoted."""
     with context.database.begin() as session:
         study = studies.find(session, study_id)
         if study.state not in (StudyState.WAITING, StudyState.RUNNING):
@@ -210,6 +216,14 @@ def _mask(
         if column is not None and columns.scorer_pks[columns.dataset_index[column]] == scorer_pk:
             mask[row_of[method_pk], column] = True
     return mask
+
+
+def _intervals(session: Session, context: AgentContext, situation: Situation) -> ConformalIntervals | None:
+    """The factors that were learned for the way in which the study's policy chooses."""
+    assert situation.version.id is not None
+    known = context.intervals(session, situation.version.id)
+    design = "variance-reduction" if POLICIES.get(situation.study.policy).chooses_by_estimator else "random"
+    return known.get(design)
 
 
 # --- deciding ----------------------------------------------------------------------------------------------

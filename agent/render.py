@@ -27,6 +27,8 @@ COLUMNS = (
     "Estimator",
     "Study",
 )
+NARROW_COLUMNS = ("Rank", "Model", "Score", "Interval", "Acquired", "Cost")
+WIDE = 130
 CSV_COLUMNS = (
     "rank",
     "rank_best",
@@ -53,19 +55,21 @@ CSV_COLUMNS = (
 )
 
 
-def as_table(board: Leaderboard) -> Table:
-    """For a terminal; print `notes` below it."""
+def as_table(board: Leaderboard, width: int = 200) -> Table:
+    """For a terminal of `width` columns (a narrow one gets the main columns only); print `notes` below it."""
+    wanted = COLUMNS if width >= WIDE else NARROW_COLUMNS
     table = Table(
         title=Text(f"{printable(board.benchmark)}: {len(board.rows)} models, {board.prompts} prompts"),
         box=box.SIMPLE_HEAD,
         title_justify="left",
     )
-    for name in COLUMNS:
+    for name in wanted:
         right = name in ("Score", "Beats next", "Acquired", "Cost", "Age")
         table.add_column(name, justify="right" if right else "left", no_wrap=name != "Model")
     for row in board.rows:
         # Text objects: nothing in a name is taken for Rich's own markup.
-        table.add_row(*(Text(cell) for cell in _cells(row, board)), style="dim" if row.stale else "")
+        cells = dict(zip(COLUMNS, _cells(row, board), strict=True))
+        table.add_row(*(Text(cells[name]) for name in wanted), style="dim" if row.stale else "")
     return table
 
 
@@ -105,11 +109,11 @@ def notes(board: Leaderboard) -> list[str]:
     kinds = dict.fromkeys(row.interval_kind for row in board.rows)
     found = [f"Interval {INTERVAL_WORDS.get(kind, kind)}." for kind in kinds]
     if any(row.rank_best != row.rank_worst for row in board.rows):
-        found.append(f"Ranks in brackets cannot be excluded at the {board.level:.0%} level.")
+        found.append(f"A range beside a rank: the ranks not excluded at the {board.level:.0%} level.")
     if any(row.stale for row in board.rows):
         found.append("* estimated before the benchmark's prompts changed.")
     for count, what in (
-        (board.pending, "under evaluation, without an estimate yet"),
+        (board.pending, "with an open study and no estimate yet"),
         (board.unlisted, "with only some of the scores and no study: assay study create"),
         (board.retired, "retired"),
     ):
@@ -125,7 +129,7 @@ def interval(row: LeaderboardRow) -> str:
     """The interval in one cell: "0.61 to 0.68 (95% predicted)", or "exact"."""
     if row.interval_kind == COMPLETE:
         return "exact"
-    return f"{row.low:.3f} to {row.high:.3f} ({row.level:.0%} {printable(row.interval_kind)})"
+    return f"{row.low:.3f}–{row.high:.3f} ({row.level:.0%} {printable(row.interval_kind)})"
 
 
 def _cells(row: LeaderboardRow, board: Leaderboard) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from datetime import timedelta
 
 from agent.context import AgentContext
+from agent.retraining import want_due
 from storage import jobs, ledger, versions
 from storage.events import emit
 
@@ -83,7 +84,8 @@ class Sweeper:
 
     def _send_training(self) -> None:
         now = time.monotonic()
-        with self._context.database.read() as session:
+        with self._context.database.begin() as session:
+            want_due(session, self._context.settings)
             wanted = versions.wanted(session)
         for version_id in wanted:
             if self._gave_up(version_id):

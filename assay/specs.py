@@ -31,7 +31,7 @@ S = TypeVar("S", bound="_Spec")
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class Price(_Spec):
@@ -121,7 +121,7 @@ class DatasetSpec(_Spec):
 def content_hash(text: str, fields: dict[str, Any]) -> str:
     """Identity of a prompt's content: SHA-256 over its text and fields."""
     content = json.dumps({"text": text, "fields": fields}, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(content.encode()).hexdigest()
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def parse_model(data: dict[str, Any], source: str) -> ModelSpec:

@@ -12,11 +12,12 @@ Liu, Rubin and Wu 1998), which saves most of the sweeps that plain EM needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FactorModel", "column_moments", "fit_factors"]
+__all__ = ["FactorModel", "column_moments", "expected_scores", "factor_posterior", "fit_factors"]
 
 Array = NDArray[np.floating]
 LEAST_NOISE = 1e-4
@@ -109,6 +110,27 @@ def fit_factors(
         if abs(state.model.noise.mean() / before - 1.0) < tolerance:
             break
     return _with_doubt(state, data)
+
+
+def factor_posterior(model: FactorModel, observed: Array) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Mean (B, r) and covariance (B, r, r) of the latents given each row's observed scores (B, N)."""
+    latent = np.zeros((len(observed), model.rank))
+    precision = np.empty((len(observed), model.rank, model.rank))
+    root = model.loadings / np.sqrt(model.noise)[:, None]
+    residual = (observed - model.mean) / np.sqrt(model.noise)
+    for b, row in enumerate(residual):  # a gather per row beats masked products: few prompts are observed
+        seen = np.flatnonzero(~np.isnan(row))
+        block = root[seen]
+        precision[b] = block.T @ block
+        latent[b] = block.T @ row[seen]
+    covariance = np.linalg.inv(np.eye(model.rank) + precision)
+    return (covariance @ latent[:, :, None])[:, :, 0], covariance
+
+
+def expected_scores(model: FactorModel, observed: Array) -> NDArray[Any]:
+    """(B, N) expectation of every score given its row's observed ones, in [0, 1]."""
+    latent, _ = factor_posterior(model, observed)
+    return np.clip(model.mean + latent @ model.loadings.T, 0.0, 1.0)
 
 
 def _with_doubt(state: _State, data: _Data) -> FactorModel:

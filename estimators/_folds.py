@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["hide_at_random", "keep_at_random", "row_folds"]
+__all__ = ["hide_at_random", "keep_at_random", "known_scores", "row_folds"]
 
 MANY_ROWS = 200  # from here on, one held-out fifth says enough
 
@@ -40,3 +40,11 @@ def hide_at_random(values: NDArray[np.float64], share: float, seed: int) -> NDAr
     """(B, N) the same scores with a random `share` of the prompts kept (at least one)."""
     count = max(1, round(share * values.shape[1]))
     return keep_at_random(values, count, np.random.default_rng(seed))
+
+
+def known_scores(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B,) benchmark score over the prompts that have a score, weights rescaled to sum to 1."""
+    share = np.where(np.isnan(values), 0.0, weights)
+    total = share.sum(axis=1)
+    scores: NDArray[np.float64] = (np.nan_to_num(values) * share).sum(axis=1) / np.maximum(total, 1e-12)
+    return scores

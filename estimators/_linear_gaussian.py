@@ -11,7 +11,7 @@ from assay.errors import BadInputError
 from assay.matrix import BoolArray, FloatArray, ScoreMatrix
 from estimators._base import Estimator, Linearization, Prediction, ScoreEstimate, check_observed
 from estimators._draws import binary_prompts, draw_scores
-from estimators._factor_analysis import FactorModel, fit_factors
+from estimators._factor_analysis import FactorModel, factor_posterior, fit_factors
 from estimators._folds import hide_at_random, row_folds
 from estimators._shrunk_covariance import shrunk_covariance
 
@@ -50,6 +50,10 @@ class LinearGaussianEstimator(Estimator):
     def params(self) -> dict[str, Any]:
         """See `Estimator.params`."""
         return {"rank": self.rank, "sweeps": self.sweeps, "seed": self.seed}
+
+    def settled_params(self) -> dict[str, Any]:
+        """See `Estimator.settled_params`."""
+        return {**self.params(), "rank": self.rank_}
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         if not isinstance(self.rank, str) and self.rank < 1:
@@ -91,7 +95,7 @@ class LinearGaussianEstimator(Estimator):
     def _error(self, model: FactorModel, truth: NDArray[np.float64], seen: NDArray[np.float64]) -> float:
         """Sum over rows of the absolute error of the weighted mean over the prompts that have a truth."""
         weights = np.where(np.isnan(truth), 0.0, self.weights_)
-        latent, _ = _posterior(model, seen)
+        latent, _ = factor_posterior(model, seen)
         error = np.nan_to_num(truth) - (model.mean + latent @ model.loadings.T)
         error[~np.isnan(seen)] = 0.0
         return float(np.abs((error * weights).sum(axis=1)).sum())
@@ -99,7 +103,7 @@ class LinearGaussianEstimator(Estimator):
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`; means are clipped to [0, 1]."""
         observed = check_observed(self, observed)
-        latent, covariance = _posterior(self.model_, observed)
+        latent, covariance = factor_posterior(self.model_, observed)
         mean = np.clip(self.model_.mean + latent @ self.model_.loadings.T, 0.0, 1.0)
         variance = self.model_.noise + _quadratic(self.model_.loadings, covariance)
         seen = ~np.isnan(observed)
@@ -108,7 +112,7 @@ class LinearGaussianEstimator(Estimator):
     def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Latents drawn from the posterior, scores in [0, 1] around the levels that they give."""
         observed = check_observed(self, observed)
-        latent, covariance = _posterior(self.model_, observed)
+        latent, covariance = factor_posterior(self.model_, observed)
         root = np.linalg.cholesky(covariance)
         noise = rng.standard_normal((len(observed), n, self.model_.rank))
         latents = latent[:, None] + noise @ root.transpose(0, 2, 1)
@@ -122,7 +126,7 @@ class LinearGaussianEstimator(Estimator):
         Prompt by prompt the mean is not clipped here, since errors past 0 and 1 cancel in the sum.
         """
         observed = check_observed(self, observed)
-        latent, covariance = _posterior(self.model_, observed)
+        latent, covariance = factor_posterior(self.model_, observed)
         unseen = np.isnan(observed)
         mean = np.where(unseen, self.model_.mean + latent @ self.model_.loadings.T, observed)
         weights = np.where(unseen, self.weights_, 0.0)
@@ -133,7 +137,7 @@ class LinearGaussianEstimator(Estimator):
     def linearize(self, observed: FloatArray) -> Linearization:
         """See `SupportsLinearization`; exact for this estimator."""
         observed = check_observed(self, observed)
-        latent, covariance = _posterior(self.model_, observed)
+        latent, covariance = factor_posterior(self.model_, observed)
         mean = self.model_.mean + latent @ self.model_.loadings.T
         return Linearization(
             np.where(np.isnan(observed), mean, observed),
@@ -165,21 +169,6 @@ def _with_scores(values: FloatArray) -> NDArray[np.float64]:
     """The rows that have any score, as float64."""
     kept: NDArray[np.float64] = values[~np.isnan(values).all(axis=1)].astype(np.float64)
     return kept
-
-
-def _posterior(model: FactorModel, observed: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean (B, r) and covariance (B, r, r) of the latent given each row's observed scores."""
-    latent = np.zeros((len(observed), model.rank))
-    precision: NDArray[np.float64] = np.empty((len(observed), model.rank, model.rank))
-    root = model.loadings / np.sqrt(model.noise)[:, None]
-    residual = (observed - model.mean) / np.sqrt(model.noise)
-    for b, row in enumerate(residual):  # a gather per row beats masked products: few prompts are observed
-        seen = np.flatnonzero(~np.isnan(row))
-        block = root[seen]
-        precision[b] = block.T @ block
-        latent[b] = block.T @ row[seen]
-    covariance = np.linalg.inv(np.eye(model.rank) + precision)
-    return (covariance @ latent[:, :, None])[:, :, 0], covariance
 
 
 def _quadratic(loadings: FloatArray, covariance: FloatArray) -> NDArray[np.float64]:

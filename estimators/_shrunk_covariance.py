@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators._factor_analysis import FactorModel, column_moments
+from estimators._factor_analysis import FactorModel, column_moments, expected_scores
 
 __all__ = ["shrunk_covariance"]
 
@@ -37,7 +37,7 @@ def shrunk_covariance(values: Array, groups: NDArray[np.intp]) -> FactorModel:
     filled = np.where(missing, prior.mean, values)
     model = _model(filled, missing, prior, groups)
     for _ in range(IMPUTATIONS if missing.any() else 0):
-        filled = np.where(missing, _expected(model, values, missing), values)
+        filled = np.where(missing, expected_scores(model, values), values)
         model = _model(filled, missing, prior, groups)
     return model
 
@@ -58,16 +58,3 @@ def _model(
         ]
     )
     return FactorModel(prior.mean, loadings, NOISE_SHARE * variance)
-
-
-def _expected(model: FactorModel, values: Array, missing: NDArray[np.bool_]) -> Array:
-    """(M, N) expectation of every score given its row's present scores, in [0, 1]."""
-    scaled = model.loadings / model.noise[:, None]
-    expected = np.empty_like(values)
-    residual = np.where(missing, 0.0, values - model.mean)
-    for row in range(len(values)):
-        seen = ~missing[row]
-        precision = np.eye(model.rank) + model.loadings[seen].T @ scaled[seen]
-        latent = np.linalg.solve(precision, residual[row] @ scaled)
-        expected[row] = model.mean + model.loadings @ latent
-    return np.clip(expected, 0.0, 1.0)

@@ -5,18 +5,45 @@ from __future__ import annotations
 from typing import Any
 
 from assay.plugins import Registry
-from policies._base import Policy, PolicyState, Selection
+from policies._base import (
+    Policy,
+    PolicyState,
+    Recommendation,
+    Selection,
+    SupportsRecommendation,
+    SupportsReplay,
+)
 
-__all__ = ["POLICIES", "Policy", "PolicyState", "Selection", "make_policy"]
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "PolicyState",
+    "Recommendation",
+    "Selection",
+    "SupportsRecommendation",
+    "SupportsReplay",
+    "make_policy",
+]
 
 POLICIES: Registry[type[Policy]] = Registry(
     "policy",
     "assay.policies",
     {
+        "cluster-embed": "policies._cluster:ClusterEmbedPolicy",
+        "cluster-irt": "policies._cluster:ClusterIrtPolicy",
+        "cluster-score": "policies._cluster:ClusterScorePolicy",
+        "combinatorial": "policies._combinatorial:CombinatorialPolicy",
         "expected-variance-reduction": "policies._expected_variance:ExpectedVarianceReductionPolicy",
+        "filled-subset": "policies._filled_subset:FilledSubsetPolicy",
         "information-gain": "policies._information_gain:InformationGainPolicy",
+        "lrf": "policies._ucb_e_lrf:LrfPolicy",
+        "row-mean": "policies._row_mean:RowMeanPolicy",
         "static-design": "policies._static_design:StaticDesignPolicy",
         "stratified": "policies._stratified:StratifiedPolicy",
+        "top-two": "policies._top_two:TopTwoPolicy",
+        "ucb-e": "policies._ucb_e:UcbEPolicy",
+        "ucb-e-lrf": "policies._ucb_e_lrf:UcbELrfPolicy",
+        "ucb-e-lrf-score-only": "policies._ucb_e_lrf:UcbELrfScoreOnlyPolicy",
         "uncertainty": "policies._uncertainty:UncertaintyPolicy",
         "uniform": "policies._uniform:UniformPolicy",
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from assay.errors import BadInputError
 from assay.matrix import BoolArray, ScoreMatrix
 from estimators import Estimator
 
-__all__ = ["Policy", "PolicyState", "Selection"]
+__all__ = ["Policy", "PolicyState", "Recommendation", "Selection", "SupportsRecommendation", "SupportsReplay"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,58 @@ class Selection:
         )
 
 
+@dataclass(frozen=True)
+class Recommendation:
+    """What a policy believes of the study's rows.
+
+    Attributes:
+        mean: (R,) expected benchmark score of each row.
+        std: (R,) standard deviation of the benchmark score.
+        probability_best: (R,) probability that the row is the best, summing to 1.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    probability_best: NDArray[np.float64]
+
+    @property
+    def best(self) -> int:
+        """The row to name: the largest mean, the first of equals."""
+        return int(self.mean.argmax())
+
+
+@runtime_checkable
+class SupportsRecommendation(Protocol):
+    """A policy that can say which row is the best: what the objective "best" needs.
+
+    Attributes:
+        batch: Cells that the policy wants to choose at once; `select` takes any number.
+    """
+
+    batch: int
+
+    def recommend(self, state: PolicyState) -> Recommendation:
+        """Judge the rows by what is known; draws nothing from `state.rng`."""
+        ...
+
+
+@runtime_checkable
+class SupportsReplay(Protocol):
+    """A policy with a faster way to replay a study whose answers are all at hand."""
+
+    def replay(self, state: PolicyState, answers: NDArray[np.float64], n: int) -> Selection:
+        """Choose n cells, batch by batch, learning each answer before the next choice.
+
+        Must choose the cells that `select(state, batch)` in a loop would choose with the same generator.
+
+        Args:
+            state: Where the replay starts.
+            answers: (R, N) complete scores; NaN only where a cell is not available.
+            n: Cells to choose.
+        """
+        ...
+
+
 class Policy(ABC):
     """Base of all policies.
 
@@ -104,13 +156,21 @@ class Policy(ABC):
     Attributes:
         name: Registered kebab-case name.
         needs_estimator: Whether `state.estimator` must be given.
+        chooses_by_estimator: Whether what is chosen depends on the estimator's predictions, so that intervals
+            must be calibrated on rows acquired in that way.
         uses_total: Whether choices depend on `state.total`. Where they do not, a backtest reads every budget
             off one run; a policy that declares it wrongly is measured wrongly, so the default is True.
+        design: The simulated design ("random" or "variance-reduction") under which conformal intervals for
+            scores that this policy acquires are calibrated.
+        uses_embeddings: Whether the prompts' vectors are looked at (they are only made where they are).
     """
 
     name: ClassVar[str]
     needs_estimator: ClassVar[bool] = False
+    chooses_by_estimator: ClassVar[bool] = False
     uses_total: ClassVar[bool] = True
+    uses_embeddings: ClassVar[bool] = False
+    design: ClassVar[str] = "random"
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed

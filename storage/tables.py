@@ -50,6 +50,7 @@ __all__ = [
     "Template",
     "VersionState",
     "WatchedItem",
+    "safe_text",
     "utc_now",
 ]
 
@@ -80,6 +81,27 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class SafeText(TypeDecorator[str]):
+    """Any text a model may answer: what a database refuses (NUL, half a surrogate pair) becomes U+FFFD."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Replace what cannot be stored."""
+        return None if value is None else safe_text(value)
+
+
+def safe_text(text: str) -> str:
+    """The text as the database keeps it."""
+    clean = text.replace("\x00", "\ufffd")
+    try:
+        clean.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, as JSON escapes can spell it
+        return clean.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return clean
+
+
 def _time(*, null: bool = False, index: bool = False) -> Any:
     default = {} if null else {"default_factory": utc_now}
     return Field(sa_column=Column(UtcDateTime(), nullable=null, index=index), **default)  # type: ignore[call-overload]
@@ -90,7 +112,7 @@ def _json() -> Any:
 
 
 def _text(default: str = "") -> Any:
-    return Field(default=default, sa_column=Column(Text, nullable=False))
+    return Field(default=default, sa_column=Column(SafeText(), nullable=False))
 
 
 def _amount() -> Any:
@@ -399,11 +421,10 @@ class Event(SQLModel, table=True):
 
 
 class VersionState(StrEnum):
-    """wanted -> training -> ready (or failed); a challenger that lost is rejected."""
+    """wanted -> training -> champion, rejected or failed; a champion that is replaced retires."""
 
     WANTED = "wanted"
     TRAINING = "training"
-    READY = "ready"
     CHAMPION = "champion"
     REJECTED = "rejected"
     RETIRED = "retired"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,29 +13,54 @@ from agent.backtest._settings import BacktestSettings
 from assay.errors import BadInputError, UsageError
 from assay.matrix import ScoreMatrix
 from assay.matrix_folder import MatrixFolder, read_matrix_folder
+from estimators import ESTIMATORS
+from estimators._encoders import make_encoder
+from policies import POLICIES
 
 __all__ = ["Split", "build_splits", "true_scores"]
 
 
 @dataclass(frozen=True)
 class Split:
-    """History rows to learn from and test rows to try on; the same prompts."""
+    """History rows to learn from and test rows to try on, of one matrix.
 
-    history: ScoreMatrix
-    test: ScoreMatrix
+    Attributes:
+        matrix: All rows.
+        train: Indices of the history's rows.
+        held: Indices of the test rows.
+    """
+
+    matrix: ScoreMatrix
+    train: NDArray[np.intp]
+    held: NDArray[np.intp]
+
+    @property
+    def history(self) -> ScoreMatrix:
+        """The rows to learn from."""
+        return self.matrix.rows(self.train)
+
+    @property
+    def test(self) -> ScoreMatrix:
+        """The rows to try on."""
+        return self.matrix.rows(self.held)
 
 
-def build_splits(settings: BacktestSettings) -> list[Split]:
+def build_splits(settings: BacktestSettings, *, needs_history: bool = True) -> list[Split]:
     """Divide the rows as the settings say: one split, or as many as random or leave-one-out splits make.
+
+    Args:
+        settings: The backtest's settings.
+        needs_history: Whether rows that nothing divides are refused; else all of them are test rows.
 
     Raises:
         BadInputError: A folder cannot be read, or the test matrix has other prompts.
         UsageError: The folder has no split column and no other way was chosen, or a group is unknown.
     """
     folder = read_matrix_folder(settings.matrix, weighting=settings.weighting)
-    matrix = folder.matrix
+    matrix = _embed(folder.matrix, folder.texts, settings)
     if settings.test_matrix is not None:
-        return [_other_folder(matrix, read_matrix_folder(settings.test_matrix).matrix)]
+        split = _other_folder(matrix, read_matrix_folder(settings.test_matrix).matrix)
+        return [replace(split, held=_some(split.held, settings.test_rows))]
     divided: list[tuple[NDArray[np.intp], NDArray[np.intp]]]
     if settings.leave_one_out:
         every = np.arange(matrix.n_methods)
@@ -45,8 +72,8 @@ def build_splits(settings: BacktestSettings) -> list[Split]:
     elif settings.holdout_group is not None:
         divided = [_by_group(folder, settings.holdout_group)]
     else:
-        divided = [_by_column(folder)]
-    return [Split(matrix.rows(train), matrix.rows(test)) for train, test in divided]
+        divided = [_by_column(folder, needs_history)]
+    return [Split(matrix, train, _some(held, settings.test_rows)) for train, held in divided]
 
 
 def true_scores(test: ScoreMatrix) -> NDArray[np.float64]:
@@ -75,9 +102,27 @@ def _other_folder(history: ScoreMatrix, other: ScoreMatrix) -> Split:
         prompt_ids=history.prompt_ids,
         prompt_datasets=[history.datasets[i] for i in history.dataset_index],
         weights=history.weights,
+        embeddings=history.embeddings,
     )
     rows = np.arange(everything.n_methods)
-    return Split(everything.rows(rows[: history.n_methods]), everything.rows(rows[history.n_methods :]))
+    return Split(everything, rows[: history.n_methods], rows[history.n_methods :])
+
+
+def _embed(matrix: ScoreMatrix, texts: Sequence[str], settings: BacktestSettings) -> ScoreMatrix:
+    """The matrix with its prompts' vectors, where a policy or estimator of the backtest looks at them."""
+    readers: list[Any] = [POLICIES.get(name) for name in settings.policies]
+    readers += [ESTIMATORS.get(name) for name in settings.estimators]
+    if not any(texts) or not any(getattr(reader, "uses_embeddings", False) for reader in readers):
+        return matrix
+    encoder = make_encoder(settings.encoder).fit(texts)
+    return replace(matrix, embeddings=encoder.encode(texts))
+
+
+def _some(rows: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """All rows, or `count` of them drawn at random, in their order."""
+    if not count or count >= len(rows):
+        return rows
+    return np.sort(np.random.default_rng([0, len(rows)]).permutation(rows)[:count])
 
 
 def _random_rows(n: int, share: float, number: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -86,8 +131,10 @@ def _random_rows(n: int, share: float, number: int) -> tuple[NDArray[np.intp], N
     return order[:cut], order[cut:]
 
 
-def _by_column(folder: MatrixFolder) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _by_column(folder: MatrixFolder, needs_history: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     if not folder.models or "split" not in folder.models[0]:
+        if not needs_history:
+            return np.arange(0), np.arange(folder.matrix.n_methods)
         raise UsageError(
             f"{folder.path}/models.csv has no column 'split'",
             "choose --random-splits N, --leave-one-out, --holdout-group or --test-matrix",

@@ -52,8 +52,8 @@ def _teller() -> Any:
             filled = round(20 * progress.bought / progress.total)
             bar = "█" * filled + "░" * (20 - filled)
             console.print(
-                f"  {bar} {progress.bought:3d} of {progress.total} scores bought:"
-                f" estimate {progress.score:.3f}, 95 % interval {progress.low:.3f} to {progress.high:.3f}",
+                f"  {bar} {progress.bought:3d} of {progress.total} bought: estimate {progress.score:.3f}"
+                f" ({progress.low:.3f} to {progress.high:.3f})",
                 highlight=False,
             )
         elif progress.stage != last_stage:
@@ -69,7 +69,7 @@ def _print_board(result: DemoResult) -> None:
     start = max(0, min(at - SHOWN_ROWS // 2, len(result.board.rows) - SHOWN_ROWS))
     near = Leaderboard(**{**vars(result.board), "rows": result.board.rows[start : start + SHOWN_ROWS]})
     console.print()
-    console.print(render.as_table(near))
+    console.print(render.as_table(near, console.width))
 
 
 def _print_summary(result: DemoResult) -> None:

@@ -45,6 +45,6 @@ def leaderboard(
     elif format_ is Format.MD:
         typer.echo(render.as_markdown(board), nl=False)
     else:
-        console.print(render.as_table(board))
+        console.print(render.as_table(board, console.width))
         for note in render.notes(board):
             console.print(note, style="dim", highlight=False)

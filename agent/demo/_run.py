@@ -199,11 +199,13 @@ def _look(database: Database) -> tuple[Study | None, Progress]:
             return None, Progress("waiting for the agent to see the file")
         if study.state == StudyState.WAITING:
             return study, Progress("learning from the history of 40 models")
-        bought = jobs.count_finished(session, study.id)
         newest = next(iter(reversed(estimates.history(session, study.id))), None)
     if newest is None:
         return study, Progress("choosing the first prompts")
-    return study, Progress("buying scores", bought, MAX_PROMPTS, newest.score, newest.low, newest.high)
+    # The estimate's own count: what was bought since then is not in it yet.
+    return study, Progress(
+        "buying scores", newest.acquired, MAX_PROMPTS, newest.score, newest.low, newest.high
+    )
 
 
 def _result(

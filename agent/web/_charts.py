@@ -13,7 +13,7 @@ from agent.leaderboard import LeaderboardRow
 
 __all__ = ["Axis", "Bar", "Curve", "axis_of", "bar_of", "curve_of"]
 
-BAR_WIDTH, BAR_MARGIN = 200.0, 6.0
+BAR_WIDTH, BAR_MARGIN = 220.0, 10.0
 CURVE_WIDTH, CURVE_HEIGHT = 440.0, 240.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 14.0, 12.0, 38.0
 STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
@@ -77,7 +77,7 @@ class Bar:
 def bar_axis(rows: Sequence[LeaderboardRow]) -> Axis:
     """The axis that all rows of a leaderboard share."""
     ends = [row.low for row in rows] + [row.high for row in rows]
-    return axis_of(ends, BAR_MARGIN, BAR_WIDTH - BAR_MARGIN)
+    return axis_of(ends, BAR_MARGIN, BAR_WIDTH - BAR_MARGIN, intervals=6)
 
 
 def bar_of(row: LeaderboardRow, axis: Axis) -> Bar:

@@ -22,7 +22,7 @@ from storage import catalog
 from storage.database import Database
 from storage.events import emit
 from storage.scores import ScoreBlock, add_block, bump_revision
-from storage.tables import Benchmark, Dataset, Output, Prompt, utc_now
+from storage.tables import Benchmark, Dataset, Output, Prompt, safe_text, utc_now
 
 __all__ = ["ImportReport", "Incoming", "IncomingOutput", "about", "check_weighting", "store"]
 
@@ -196,7 +196,7 @@ def _new_prompts(
         if key not in known:
             # Not validated: a matrix without texts is a matrix still.
             yield PromptSpec.model_construct(id=key, dataset=dataset.name, text=text)
-        elif text and text != known[key]:
+        elif text and safe_text(text) != known[key]:
             raise BadInputError(
                 f"prompt id '{key}' of dataset '{dataset.name}' stands for two different texts",
                 "give the changed prompt a new id (scores of the old text would be wrong for it)",

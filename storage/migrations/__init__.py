@@ -32,17 +32,30 @@ def check(connection: Connection) -> None:
         return
     if current is None:
         raise StorageError("the database has no Assay tables yet", "run: assay db upgrade")
-    if current in {revision.revision for revision in script.walk_revisions()}:
-        raise StorageError(
-            f"the database has schema version {current}, this program needs {head}",
-            "back it up, stop all agents and workers, then run: assay db upgrade",
-        )
+    _refuse_newer(script, current)
     raise StorageError(
-        f"the database has schema version {current}, which is newer than this program's {head}",
-        "upgrade Assay on this machine",
+        f"the database has schema version {current}, this program needs {head}",
+        "back it up, stop all agents and workers, then run: assay db upgrade",
     )
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Run all migrations up to `revision` inside the connection's transaction."""
+    """Run all migrations up to `revision` inside the connection's transaction.
+
+    Raises:
+        StorageError: The database is of a newer version.
+    """
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current is not None:
+        _refuse_newer(ScriptDirectory.from_config(config()), current)
     command.upgrade(config(connection), revision)
+
+
+def _refuse_newer(script: ScriptDirectory, current: str) -> None:
+    if current in {revision.revision for revision in script.walk_revisions()}:
+        return
+    raise StorageError(
+        f"the database has schema version {current}, which is newer than this program's"
+        f" {script.get_current_head()}",
+        "upgrade Assay on this machine",
+    )

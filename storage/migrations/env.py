@@ -6,16 +6,14 @@ from alembic import context
 from sqlmodel import SQLModel
 from sqlmodel.sql.sqltypes import AutoString
 
-from storage.tables import UtcDateTime
+from storage.tables import SafeText, UtcDateTime
+
+OURS = {UtcDateTime: "sa.DateTime(timezone=True)", SafeText: "sa.Text()", AutoString: "sa.String()"}
 
 
 def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
     """Write types as SQLAlchemy's own, so that old migrations run whatever becomes of our classes."""
-    if kind == "type" and isinstance(item, UtcDateTime):
-        return "sa.DateTime(timezone=True)"
-    if kind == "type" and isinstance(item, AutoString):
-        return "sa.String()"
-    return False
+    return OURS.get(type(item), False) if kind == "type" else False
 
 
 context.configure(

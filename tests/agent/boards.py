@@ -194,8 +194,8 @@ def random_board(session: Session, methods: int, *, seed: int = 0) -> Board:
     """A benchmark with that many studied methods, for renderers and paging."""
     rng = np.random.default_rng(seed)
     board = Board.create(session, "large", (50,))
+    study = board.study(board.method("first"))
     for i in range(methods):
         method = board.method(f"model-{i:04d}")
-        study = board.study(method)
         board.estimate(study, method, float(rng.uniform(0.2, 0.9)), 0.02)
     return board

@@ -15,7 +15,17 @@ from estimators._artifact import load_estimator
 from tests.estimators.matrices import KINDS, partly, planted
 
 # Settings that keep the suite fast; what is not named here runs with its defaults.
-QUICK: dict[str, dict[str, object]] = {}
+QUICK: dict[str, dict[str, object]] = {
+    "neural-process": {
+        "steps": 30,
+        "batch": 16,
+        "targets": 16,
+        "width": 16,
+        "heads": 2,
+        "induced": 4,
+        "layers": 1,
+    },
+}
 # A registered head that cannot stand alone is tested around this base.
 ARGUMENT: dict[str, str] = {}
 # Estimators that do not learn from other rows: nothing to expect of them beyond the observed.
@@ -166,6 +176,11 @@ class TestEveryEstimator:
             estimator.benchmark_score(observed[2:3]).mean,
             atol=1e-5,
         )
+
+    def test_settled_params_fit_the_same(self, name):
+        estimator = fitted(name, "binary")
+        again = type(estimator)(**estimator.settled_params()).fit(matrices("binary")[0])
+        assert_same(estimator, again, observed_rows("binary"))
 
     def test_same_seed_same_result(self, name):
         history, _ = matrices("mixed")

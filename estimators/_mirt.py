@@ -1,0 +1,199 @@
+"""Multidimensional item response theory: a logistic factor model of the history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.errors import BadInputError
+from assay.matrix import BoolArray, FloatArray, ScoreMatrix
+from estimators._base import Estimator, Linearization, Prediction, ScoreEstimate, check_observed
+from estimators._draws import binary_prompts, draw_scores
+from estimators._folds import hide_at_random, row_folds
+from estimators._logistic_factors import LogisticModel, fit_logistic
+from estimators._logistic_posterior import LatentPosterior, expectations, latent_posterior
+
+__all__ = ["MirtEstimator"]
+
+DIMENSIONS = (1, 2, 4, 8, 16)
+ROWS_PER_DIMENSION = 5
+SHARES = (0.05, 0.15)  # of the prompts seen, where numbers of dimensions are compared
+CHOOSING_ROWS, CHOOSING_PROMPTS, CHOOSING_SWEEPS = 1500, 3000, 15
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Expected scores p (B, N), their slope by the logit, and the variance (B, N) of p and of scores at p."""
+
+    level: NDArray[Any]
+    slope: NDArray[Any]
+    doubt: NDArray[Any]
+    noise: NDArray[Any]
+
+
+class MirtEstimator(Estimator):
+    """P(score = 1) = sigmoid(slope_j . z + intercept_j) with a Gaussian latent z; D = 1 is the 2PL model.
+
+    The estimator for adaptive policies where scores are binary and the history has some hundred methods.
+    Real scores enter as soft labels; their smaller noise is learned per dataset.
+
+    Args:
+        dimensions: Latent dimensions, or "auto": the number with the least error of the benchmark score on
+            held-out history rows of which a random share of the prompts is seen.
+        sweeps: Most sweeps of a fit from scratch; a warm start takes a quarter of them.
+        seed: Seed of the starting point and of the masks that "auto" compares on.
+    """
+
+    name: ClassVar[str] = "mirt"
+
+    def __init__(
+        self, *, dimensions: int | Literal["auto"] = "auto", sweeps: int = 40, seed: int = 0
+    ) -> None:
+        super().__init__(seed=seed)
+        self.dimensions = dimensions
+        self.sweeps = sweeps
+
+    def params(self) -> dict[str, Any]:
+        """See `Estimator.params`."""
+        return {"dimensions": self.dimensions, "sweeps": self.sweeps, "seed": self.seed}
+
+    def settled_params(self) -> dict[str, Any]:
+        """See `Estimator.settled_params`."""
+        return {**self.params(), "dimensions": self.model_.dimensions}
+
+    def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
+        if self.dimensions != "auto" and self.dimensions < 1:
+            raise BadInputError(f"the number of dimensions must be 1 or more, got {self.dimensions}")
+        self.binary_: BoolArray = binary_prompts(history)
+        values = history.values[history.observed.any(axis=1)]
+        start = None if warm_start is None else warm_start.model_
+        dimensions = self._dimensions(values, start)
+        if start is not None and start.dimensions != dimensions:
+            start = None
+        self.model_: LogisticModel = fit_logistic(
+            values,
+            dimensions,
+            self.dataset_index_,
+            ~self.binary_,
+            sweeps=self.sweeps if start is None else max(1, self.sweeps // 4),
+            start=start,
+            seed=self.seed,
+        )
+
+    def _dimensions(self, values: FloatArray, start: LogisticModel | None) -> int:
+        if self.dimensions != "auto":
+            return self.dimensions
+        return self._choose_dimensions(values) if start is None else start.dimensions
+
+    def _choose_dimensions(self, values: FloatArray) -> int:
+        """The number with the least mean absolute error of the benchmark score on held-out rows."""
+        candidates = [d for d in DIMENSIONS if d == 1 or d * ROWS_PER_DIMENSION <= len(values)]
+        if len(candidates) < 2:
+            return 1
+        rng = np.random.default_rng(self.seed)
+        m, n = values.shape
+        rows = np.sort(rng.permutation(m)[:CHOOSING_ROWS])
+        prompts = np.sort(rng.permutation(n)[:CHOOSING_PROMPTS])
+        errors = np.zeros(len(candidates))
+        for train, test in row_folds(len(rows), self.seed):
+            known = values[np.ix_(rows[train], prompts)]
+            truth = values[np.ix_(rows[test], prompts)].astype(np.float64)
+            for i, d in enumerate(candidates):
+                errors[i] += self._error(d, known, truth, prompts)
+        return candidates[int(np.argmin(errors))]
+
+    def _error(
+        self, dimensions: int, known: FloatArray, truth: NDArray[np.float64], prompts: NDArray[np.intp]
+    ) -> float:
+        """Sum over held-out rows of the error of the weighted mean over the prompts that have a truth."""
+        model = fit_logistic(
+            known,
+            dimensions,
+            self.dataset_index_[prompts],
+            ~self.binary_[prompts],
+            sweeps=CHOOSING_SWEEPS,
+            seed=self.seed,
+        )
+        weights = np.where(np.isnan(truth), 0.0, self.weights_[prompts])
+        total = 0.0
+        for share in SHARES:
+            seen = hide_at_random(truth, share, self.seed)
+            level = _row(model, latent_posterior(model, seen)).level
+            error = np.where(np.isnan(seen), np.nan_to_num(truth) - level, 0.0)
+            total += float(np.abs((error * weights).sum(axis=1)).sum())
+        return total
+
+    def predict(self, observed: FloatArray) -> Prediction:
+        """See `Estimator.predict`; probabilities carry the probit correction for the latent's variance."""
+        observed = check_observed(self, observed)
+        row = _row(self.model_, latent_posterior(self.model_, observed))
+        seen = ~np.isnan(observed)
+        return Prediction(np.where(seen, observed, row.level), np.where(seen, 0.0, row.doubt + row.noise))
+
+    def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Latents drawn from the posterior, scores around the levels that they give."""
+        observed = check_observed(self, observed)
+        posterior = latent_posterior(self.model_, observed)
+        root = np.linalg.cholesky(posterior.covariance)
+        noise = rng.standard_normal((len(observed), n, self.model_.dimensions))
+        latents = posterior.mean[:, None] + noise @ root.transpose(0, 2, 1)
+        logit = latents @ self.model_.slopes.T + self.model_.intercepts
+        level = expectations(logit, np.zeros(1))[0]
+        draws = draw_scores(level, self.model_.dispersion * level * (1.0 - level), self.binary_, rng)
+        return np.where(np.isnan(observed)[:, None], draws, observed[:, None])
+
+    def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
+        """See `Estimator.benchmark_score`; the variance is that of the model linearised at the posterior."""
+        observed = check_observed(self, observed)
+        posterior = latent_posterior(self.model_, observed)
+        row = _row(self.model_, posterior)
+        unseen = np.isnan(observed)
+        weights = np.where(unseen, self.weights_, 0.0)
+        slope = (weights * row.slope) @ self.model_.slopes  # (B, D)
+        shared = np.einsum("bd,bde,be->b", slope, posterior.covariance, slope)
+        variance = shared + (weights**2 * row.noise).sum(axis=1)
+        mean = np.where(unseen, row.level, observed) @ self.weights_
+        return ScoreEstimate(np.clip(mean, 0.0, 1.0), np.sqrt(variance))
+
+    def linearize(self, observed: FloatArray) -> Linearization:
+        """See `SupportsLinearization`."""
+        observed = check_observed(self, observed)
+        posterior = latent_posterior(self.model_, observed)
+        row = _row(self.model_, posterior)
+        return Linearization(
+            np.where(np.isnan(observed), row.level, observed),
+            row.slope[:, :, None] * self.model_.slopes,
+            posterior.covariance,
+            row.noise,
+        )
+
+    def prompt_features(self) -> NDArray[np.float64]:
+        """(N, D + 1) slopes and intercept of each prompt."""
+        return np.column_stack([self.model_.slopes, self.model_.intercepts])
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "slopes": self.model_.slopes,
+            "intercepts": self.model_.intercepts,
+            "dispersion": self.model_.dispersion,
+            "binary": self.binary_,
+        }
+
+    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self.model_ = LogisticModel(arrays["slopes"], arrays["intercepts"], arrays["dispersion"])
+        self.binary_ = arrays["binary"]
+
+
+def _row(model: LogisticModel, posterior: LatentPosterior) -> _Row:
+    """Expected scores and their variances under the posteriors of B rows."""
+    d = model.dimensions
+    logit = posterior.mean @ model.slopes.T + model.intercepts
+    outer = (model.slopes[:, :, None] * model.slopes[:, None, :]).reshape(-1, d * d)
+    variance = posterior.covariance.reshape(-1, d * d) @ outer.T
+    level, slope = expectations(logit, variance)
+    bernoulli = level * (1.0 - level)
+    doubt = np.minimum(slope**2 * variance, 0.95 * bernoulli)  # variance of p over the posterior
+    return _Row(level, slope, doubt, np.maximum(model.dispersion * (bernoulli - doubt), 1e-9))
