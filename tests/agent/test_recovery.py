@@ -72,9 +72,7 @@ class World:
     def worker(self, name: str) -> WorkerContext:
         return WorkerContext(self.database, self.settings, name, lambda: None, lambda *_: None)
 
-    def study(
-        self, *, caps: dict[str, int] | None = None, batch: int = 2, estimator: str = "aggregate"
-    ) -> int:
+    def study(self, *, batch: int = 2, estimator: str = "aggregate") -> int:
         with self.database.begin() as session:
             request = StudyRequest(
                 benchmark_id=1,
@@ -83,16 +81,16 @@ class World:
                 estimator=estimator,
                 batch_size=batch,
                 max_prompts=8,
-                caps=caps or {"usd": 1_000_000},
+                caps={"usd": 1_000_000},
             )
             study = studies.create(session, request)
             assert study is not None
             assert study.id is not None
             return study.id
 
-    def bought(self, **options: object) -> tuple[int, list[int]]:
+    def bought(self, *, batch: int = 2) -> tuple[int, list[int]]:
         """A study that has bought its first batch: its number and its jobs."""
-        study_id = self.study(**options)  # type: ignore[arg-type]
+        study_id = self.study(batch=batch)
         self.fit(study_id)
         assert advance(self.agent, study_id)
         return study_id, list(self.sent)
