@@ -143,6 +143,8 @@ def _want_version(context: AgentContext, study_id: int) -> bool:
     """Ask for the estimator once; the study waits until estimator.promoted."""
     with context.database.begin() as session:
         study = studies.find(session, study_id)
+        if study.state not in (StudyState.WAITING, StudyState.RUNNING):
+            return False  # paused or cancelled since it was read
         benchmark = session.get_one(Benchmark, study.benchmark_id)
         failed = _failure(session, study, benchmark)
         if failed is not None:

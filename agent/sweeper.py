@@ -30,6 +30,11 @@ class Sweeper:
         self._send_training()
 
     def _return_expired(self) -> None:
+        """Jobs of silent workers go back; after too many tries they are set aside.
+
+        Whether the last call was billed is not known then, so it is booked at its worst case: a cap that
+        holds in the books only would not be one.
+        """
         limit = self._context.settings.max_attempts
         again: dict[str, list[int]] = defaultdict(list)
         with self._context.database.read() as session:
@@ -42,7 +47,7 @@ class Sweeper:
                     if jobs.requeue(session, job.id, SILENT, expired=True):
                         again[job.kind].append(job.id)
                 elif jobs.park(session, job.id, f"{SILENT}, {job.attempts} times", expired=True):
-                    ledger.release(session, [job.id])
+                    ledger.settle_at_worst(session, [job.id])
                     emit(session, "jobs.finished", {"study_id": job.study_id, "done": 0, "parked": 1})
         self._send(again)
 

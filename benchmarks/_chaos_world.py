@@ -52,10 +52,10 @@ class ChaosPlan:
 
     seed: int = 1
     kills: int = 30
-    gap_s: tuple[float, float] = (0.5, 6.0)
+    gap_s: tuple[float, float] = (0.5, 5.0)
     max_prompts: int = 110
-    batch_size: int = 5
-    latency_ms: float = 400.0
+    batch_size: int = 4
+    latency_ms: float = 700.0
     failure_rate: float = 0.05
     patience_s: float = 240.0
 
