@@ -153,7 +153,7 @@ def _want_version(context: AgentContext, study_id: int) -> bool:
         version = versions.want(
             session, benchmark, study.estimator, study.estimator_params, reason=f"study {study_id}"
         )
-        reason = f"waits for estimator '{study.estimator}' (version {version.id})"
+        reason = _waits_for(version)
         if study.state != StudyState.WAITING or study.reason != reason:
             studies.move(session, study_id, StudyState.WAITING, reason)
         wanted, version_id = version.state == VersionState.WANTED, version.id
@@ -164,19 +164,22 @@ def _want_version(context: AgentContext, study_id: int) -> bool:
 
 
 def _failure(session: Session, study: Study, benchmark: Benchmark) -> str | None:
-    """Why the last try to fit the study's estimator on these very scores failed, if it did."""
+    """Why the fit that the study waits for failed, if it did; a study that is resumed waits for a new one."""
     query = (
         select(EstimatorVersion)
         .where(
             EstimatorVersion.benchmark_id == benchmark.id,
             EstimatorVersion.estimator == study.estimator,
-            EstimatorVersion.prompts_revision == benchmark.prompts_revision,
-            col(EstimatorVersion.created_at) >= study.created_at,
+            EstimatorVersion.state == VersionState.FAILED,
         )
         .order_by(col(EstimatorVersion.id).desc())
     )
     last = session.exec(query).first()
-    return last.reason if last is not None and last.state == VersionState.FAILED else None
+    return last.reason if last is not None and study.reason == _waits_for(last) else None
+
+
+def _waits_for(version: EstimatorVersion) -> str:
+    return f"waits for estimator '{version.estimator}' (version {version.id})"
 
 
 # --- reading -----------------------------------------------------------------------------------------------

@@ -140,6 +140,12 @@ def _description(path: Path, benchmark_name: str) -> tuple[str, list[DatasetSpec
         raise BadInputError(
             f"{path.name}: unknown key '{unknown[0]}'", "known keys: benchmark, datasets, prompts"
         )
+    name = data.get("benchmark", benchmark_name)
+    if not isinstance(name, str) or not name:
+        raise BadInputError(f"{path.name}: benchmark must be a name, got {name!r}", "put it in quotes")
+    for key in ("datasets", "prompts"):
+        if not isinstance(data.get(key, []), list):
+            raise BadInputError(f"{path.name}: {key} must be a list", f"write one [[{key}]] each, or a list")
     datasets = [
         parse_dataset(entry, f"{path.name}, dataset {i}")
         for i, entry in enumerate(data.get("datasets", []), 1)
@@ -147,4 +153,4 @@ def _description(path: Path, benchmark_name: str) -> tuple[str, list[DatasetSpec
     prompts = [
         parse_prompt(entry, f"{path.name}, prompt {i}") for i, entry in enumerate(data.get("prompts", []), 1)
     ]
-    return data.get("benchmark", benchmark_name), datasets, prompts
+    return name, datasets, prompts

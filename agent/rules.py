@@ -11,7 +11,17 @@ from assay.settings import Settings
 from assay.specs import ModelSpec
 from storage import catalog, studies
 from storage.studies import StudyRequest
-from storage.tables import Benchmark, Dataset, Event, Method, Model, Score, Study, StudyState
+from storage.tables import (
+    Benchmark,
+    Dataset,
+    EstimatorVersion,
+    Event,
+    Method,
+    Model,
+    Score,
+    Study,
+    StudyState,
+)
 from workers.backends import BACKENDS
 from workers.work import spec_of
 
@@ -40,12 +50,15 @@ def on_model_registered(session: Session, settings: Settings, payload: dict[str,
 
 
 def on_prompts_added(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
-    """Refresh every model that a study has evaluated on the benchmark, once per state of its prompts."""
+    """Refresh every model that a study finished with fewer prompts, once per state of the prompts.
+
+    Unfinished studies go on with the new prompts by themselves, under their own cap.
+    """
     benchmark = session.get(Benchmark, payload["benchmark_id"])
     if benchmark is None:
         return set()
     created = set()
-    for method in _evaluated(session, benchmark):
+    for method in _evaluated(session, benchmark, payload["prompts_revision"]):
         trigger = f"prompts:{benchmark.id}:{payload['prompts_revision']}:method:{method.id}"
         created |= automatic_study(session, settings, benchmark, method, trigger)
     return created
@@ -123,12 +136,15 @@ def _matches(session: Session, spec: ModelSpec, benchmark: Benchmark) -> bool:
     return named and catalog.count_prompts(session, benchmark.id) > 0
 
 
-def _evaluated(session: Session, benchmark: Benchmark) -> list[Method]:
-    """Methods of active, runnable models that finished or unfinished studies of the benchmark cover."""
+def _evaluated(session: Session, benchmark: Benchmark, revision: int) -> list[Method]:
+    """Methods of active, runnable models that a study evaluated before the prompts came to `revision`."""
     found: dict[int, Method] = {}
-    query = select(Study.id).where(Study.benchmark_id == benchmark.id, Study.state != StudyState.CANCELLED)
-    for study_id in session.exec(query).all():
-        for method in studies.methods_of(session, int(study_id or 0)):
+    query = select(Study).where(Study.benchmark_id == benchmark.id, Study.state == StudyState.DONE)
+    for study in session.exec(query).all():
+        version = session.get(EstimatorVersion, study.version_id) if study.version_id else None
+        if version is not None and version.prompts_revision >= revision:
+            continue
+        for method in studies.methods_of(session, int(study.id or 0)):
             model = session.get_one(Model, method.model_id)
             if model.retired_at is None and _can_run(model):
                 found[int(method.id or 0)] = method

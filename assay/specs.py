@@ -6,10 +6,10 @@ import difflib
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from assay.errors import BadInputError
 from assay.matrix import ScoreType
@@ -28,6 +28,15 @@ __all__ = [
 
 
 S = TypeVar("S", bound="_Spec")
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Free values as JSON can hold them: TOML and YAML have dates, which become text."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str, allow_nan=False))
+    return plain
+
+
+FreeValues = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
 class _Spec(BaseModel):
@@ -84,12 +93,12 @@ class ModelSpec(_Spec):
     latency_ms: float = Field(default=0.0, ge=0)  # replay backend
     failure_rate: float = Field(default=0.0, ge=0, le=1)  # replay backend
     price: Price | None = None
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: FreeValues = Field(default_factory=dict)
     max_tokens: int = Field(default=512, ge=1)
     timeout_s: float = Field(default=60.0, gt=0)
     max_in_flight: int = Field(default=64, ge=1)
     benchmarks: list[str] | None = None
-    attributes: dict[str, Any] = Field(default_factory=dict)
+    attributes: FreeValues = Field(default_factory=dict)
 
 
 class PromptSpec(_Spec):
@@ -100,7 +109,7 @@ class PromptSpec(_Spec):
     text: str = Field(min_length=1)
     target: str | float | list[str] | None = None
     choices: list[str] | None = None
-    fields: dict[str, Any] = Field(default_factory=dict)
+    fields: FreeValues = Field(default_factory=dict)
 
     def all_fields(self) -> dict[str, Any]:
         """Target, choices and free fields in one mapping, as stored."""
@@ -173,7 +182,9 @@ def _parse(kind: type[S], data: dict[str, Any], source: str) -> S:
 
 
 def _first_problem(error: ValidationError, kind: type[BaseModel]) -> str:
-    problem = error.errors()[0]
+    problems = error.errors()
+    # A misspelt key says more than the missing one that it stands for.
+    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] != "extra_forbidden":
         return f"{where or 'the whole'}: {problem['msg']}"

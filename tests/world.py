@@ -143,12 +143,15 @@ class World:
 
     # --- filling and looking -------------------------------------------------------------------------------
 
-    def add_model(self, name: str, **spec: Any) -> int:
-        """Register a model, replaying the matrix folder by default; returns its method's id."""
+    def add_model(self, name: str, *, announce: bool = False, **spec: Any) -> int:
+        """Register a model, replaying the matrix folder by default; returns its method's id.
+
+        Where it is announced, the agent makes a study of it by itself.
+        """
         if not spec:
             spec = {"backend": "replay", "matrix": str(self.matrix)}
         with self.database.begin() as session:
-            model, _ = catalog.add_model(session, ModelSpec(name=name, **spec))
+            model, _ = catalog.add_model(session, ModelSpec(name=name, **spec), announce=announce)
             return int(catalog.default_method(session, model.id or 0).id or 0)
 
     def add_study(self, method_id: int, *, max_usd: float | None = 1.0, **request: Any) -> int:

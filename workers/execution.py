@@ -25,7 +25,7 @@ from storage.ledger import Charge
 from workers.backends import BACKENDS, Answer, Backend, CallError, Request
 from workers.outcomes import Outcome, store
 from workers.prices import price_of
-from workers.scorers import SCORERS, Unscorable
+from workers.scorers import SCORERS, Scorer, Unscorable
 from workers.work import Work, load_work
 
 __all__ = ["WorkerContext", "run_jobs"]
@@ -39,6 +39,7 @@ LONGEST_RETRY_S = 30.0
 
 #: How long answers in hand are kept while the database is away.
 STORE_PATIENCE_S = 600.0
+STORE_RETRY_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -117,13 +118,15 @@ async def _one(
 ) -> None:
     """One job from call to outcome; never raises, so that one job cannot take its batch down."""
     try:
-        if isinstance(backend, AssayError):
-            outcome = Outcome(item, parked=str(backend))
-        elif item.known_score is not None:
+        if item.known_score is not None:
             outcome = Outcome(item, score=item.known_score)
+        elif isinstance(backend, AssayError):
+            outcome = Outcome(item, parked=str(backend))
         else:
             async with limit:
                 outcome = await _call_and_score(item, backend, context.settings.max_attempts)
+    except AssayError as error:
+        outcome = Outcome(item, parked=str(error))
     except Exception as error:
         log.exception("job %s failed unexpectedly", item.job_id)
         outcome = Outcome(item, parked=f"unexpected {type(error).__name__}: {error}")
@@ -131,7 +134,9 @@ async def _one(
 
 
 async def _call_and_score(item: Work, backend: Backend, max_attempts: int) -> Outcome:
-    price = price_of(item.spec)  # before the call: what cannot be charged is not bought
+    # Before the call: what cannot be charged or scored is not bought.
+    price = price_of(item.spec)
+    scorer = SCORERS.get(item.scorer)(**item.scorer_params)
     started = time.monotonic()
     try:
         answer = item.known_answer or await backend.answer(_request(item))
@@ -141,17 +146,21 @@ async def _call_and_score(item: Work, backend: Backend, max_attempts: int) -> Ou
         return Outcome(item, parked=error.reason)
     charge = None if item.known_answer else _charge(price, answer)
     latency_ms = (time.monotonic() - started) * 1000
-    bought = Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms)
+    return _judged(Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms), scorer, answer)
+
+
+def _judged(bought: Outcome, scorer: Scorer, answer: Answer) -> Outcome:
+    """The outcome with its score, or why there is none; the charge stays, whatever the scorer does."""
+    name = bought.work.scorer
     try:
-        scorer = SCORERS.get(item.scorer)(**item.scorer_params)
-        score = scorer.score(answer, item.fields)
+        score = scorer.score(answer, bought.work.fields)
     except Unscorable as error:
         return bought.set_aside(error.reason)
-    except Exception as error:  # the answer is paid for whatever its scorer does
-        log.exception("scorer '%s' failed on job %s", item.scorer, item.job_id)
-        return bought.set_aside(f"scorer '{item.scorer}' failed: {type(error).__name__}: {error}")
+    except Exception as error:
+        log.exception("scorer '%s' failed on job %s", name, bought.work.job_id)
+        return bought.set_aside(f"scorer '{name}' failed: {type(error).__name__}: {error}")
     if not 0.0 <= score <= 1.0:  # also true of NaN
-        return bought.set_aside(f"scorer '{item.scorer}' gave {score:g}, which is outside [0, 1]")
+        return bought.set_aside(f"scorer '{name}' gave {score:g}, which is outside [0, 1]")
     return bought.scored(score)
 
 
@@ -217,7 +226,7 @@ def _store_persistently(context: WorkerContext, group: Sequence[Outcome]) -> lis
             if time.monotonic() > until:
                 raise
             log.warning("results not stored yet: %s", error)
-            time.sleep(1.0)
+            time.sleep(STORE_RETRY_S)
 
 
 async def _keep_leases(context: WorkerContext, job_ids: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ when it changes. What was seen is remembered in the database, so a restart repea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from storage.events import emit
 from storage.tables import WatchedItem, utc_now
 
 __all__ = ["FolderWatcher", "model_folder", "prompt_folder"]
+
+log = logging.getLogger(__name__)
 
 MODEL_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 
@@ -78,14 +81,17 @@ class FolderWatcher:
         except StorageError:
             raise  # the database's trouble, not the file's: it is taken at a later look
         except AssayError as error:
-            with database.begin() as session:
-                self._remember(session, path, fingerprint, str(error))
-                emit(
-                    session,
-                    "watcher.error",
-                    {"watcher": self.name, "file": self._key(path), "error": str(error)},
-                )
-            return False
+            self._report(database, path, fingerprint, str(error))
+        except Exception as error:  # a file that stops the agent would stop it again after each restart
+            log.exception("file %s failed unexpectedly", path)
+            self._report(database, path, fingerprint, f"unexpected {type(error).__name__}: {error}")
+        return False
+
+    def _report(self, database: Database, path: Path, fingerprint: str, reason: str) -> None:
+        with database.begin() as session:
+            self._remember(session, path, fingerprint, reason)
+            facts = {"watcher": self.name, "file": self._key(path), "error": reason}
+            emit(session, "watcher.error", facts)
 
     def _remember(self, session: Session, path: Path, fingerprint: str, error: str) -> None:
         session.merge(

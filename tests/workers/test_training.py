@@ -109,8 +109,6 @@ def test_who_lost_the_lease_changes_nothing(
 
     def taken_over(self: Estimator, history: Any, *, warm_start: Any = None) -> Any:
         with world.database.begin() as session:
-            versions.find(session, version_id).lease_until = None
-            session.flush()
             stolen = versions.find(session, version_id)
             stolen.lease_owner = "thief"
             session.add(stolen)
