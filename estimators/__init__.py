@@ -38,6 +38,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     "assay.estimators",
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
+        "corrected": "estimators._corrected:CorrectedEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",

@@ -115,7 +115,7 @@ class Estimator(ABC):
         return {"seed": self.seed}
 
     def settled_params(self) -> dict[str, Any]:
-        """`params` with what `fit` chose in place of "auto", so that refits on parts need not choose again."""
+        """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
         return self.params()
 
     def fit(self, history: ScoreMatrix, *, warm_start: Self | None = None) -> Self:
