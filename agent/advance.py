@@ -21,10 +21,11 @@ from agent.context import AgentContext
 from agent.costs import expected_costs, specs_of, worst_case_charges
 from agent.intervals import estimate_rows
 from agent.text import amount
-from assay.errors import AssayError, BudgetExceededError
+from assay.errors import AssayError, BudgetExceededError, StorageError
 from assay.specs import ModelSpec
 from estimators import Estimator
-from policies import Selection
+from estimators.intervals import ConformalIntervals
+from policies import POLICIES, Selection
 from storage import estimates, jobs, ledger, studies, versions
 from storage.database import Database
 from storage.events import emit
@@ -76,7 +77,10 @@ def advance(context: AgentContext, study_id: int) -> bool:
     """Take the study's next step, if it is time for one; True where something changed.
 
     A trouble that the user can mend (an unknown price, a policy that cannot work) pauses the study with the
-    reason.
+    reason, so that one study's trouble never stops the others.
+
+    Raises:
+        StorageError: The database is away or busy; that is no study's fault, and the step is tried again.
     """
     try:
         with context.database.read() as session:
@@ -92,17 +96,29 @@ def advance(context: AgentContext, study_id: int) -> bool:
     except IntegrityError:
         log.info("study %s: another study asked for the same cells first", study_id)
         return True
+    except StorageError:
+        raise
     except AssayError as error:
         return _pause(context.database, study_id, str(error))
+    except Exception as error:
+        log.exception("study %s failed unexpectedly", study_id)
+        return _pause(context.database, study_id, f"unexpected {type(error).__name__}: {error}")
 
 
 def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
     with context.database.read() as session:
         situation = _read(session, context, study_id, version_id)
-        rows = estimate_rows(situation.estimator, situation.scores, situation.study.level)
+        rows = estimate_rows(
+            situation.estimator,
+            situation.scores,
+            situation.study.level,
+            _intervals(session, context, situation),
+        )
         stop = _stop_reason(situation, rows)
         chosen = None if stop else _choose(session, context, situation)
     if chosen is not None and len(chosen) == 0:
+        if situation.pending.any():
+            return False  # another study is buying what is left; its answers will count here too
         stop = "every prompt is scored, pending or set aside"
     if stop or chosen is None:
         return _finish(context, situation, rows, stop or "")
@@ -124,7 +140,7 @@ def _ready_version(session: Session, study: Study) -> int | None:
 
 
 def _want_version(context: AgentContext, study_id: int) -> bool:
-    """Ask for the estimator once; the study waits until estimator.ready."""
+    """Ask for the estimator once; the study waits until estimator.promoted."""
     with context.database.begin() as session:
         study = studies.find(session, study_id)
         benchmark = session.get_one(Benchmark, study.benchmark_id)
@@ -200,6 +216,14 @@ def _mask(
     return mask
 
 
+def _intervals(session: Session, context: AgentContext, situation: Situation) -> ConformalIntervals | None:
+    """The factors that were learned for the way in which the study's policy chooses."""
+    assert situation.version.id is not None
+    known = context.intervals(session, situation.version.id)
+    design = "variance-reduction" if POLICIES.get(situation.study.policy).chooses_by_estimator else "random"
+    return known.get(design)
+
+
 # --- deciding ----------------------------------------------------------------------------------------------
 
 
@@ -246,7 +270,7 @@ def _total(situation: Situation) -> int:
 
 
 class _Overtaken(Exception):  # noqa: N818
-    """Another agent took this step; the transaction is rolled back."""
+    """Another agent took this step, or others hold what it needs; the transaction is rolled back."""
 
 
 def _finish(context: AgentContext, situation: Situation, rows: Sequence[Estimate], reason: str) -> bool:
@@ -274,6 +298,8 @@ def _buy(context: AgentContext, situation: Situation, rows: Sequence[Estimate], 
                 raise _Overtaken
             _store_estimates(session, situation, rows)
             if count == 0:
+                if not _spent_up(budgets, charges[0]):
+                    raise _Overtaken  # others' reservations take the room only for now: wait for them
                 _exhausted(session, situation, budgets, charges[0])
                 return True
             study = studies.find(session, situation.study_id)
@@ -337,12 +363,17 @@ def _spent(session: Session, study_id: int, method_id: int) -> int:
     return int(session.exec(query).one())
 
 
+def _spent_up(budgets: Sequence[Budget], charge: Charge) -> bool:
+    """Whether a cap would leave no room for the charge even if every open reservation were given back."""
+    return any(budget.cap - budget.spent < charge.in_unit(budget.unit) for budget in budgets)
+
+
 def _exhausted(session: Session, situation: Situation, budgets: Sequence[Budget], charge: Charge) -> None:
     """Pause the study, naming the cap that leaves no room for the next call."""
-    tight = next(b for b in budgets if b.cap - b.spent - b.reserved < charge.in_unit(b.unit))
+    tight = next(b for b in budgets if b.cap - b.spent < charge.in_unit(b.unit))
     reason = (
         f"budget exhausted: the {tight.scope} cap of {amount(tight.cap, tight.unit)} leaves"
-        f" {amount(tight.cap - tight.spent - tight.reserved, tight.unit)}, the next call may cost"
+        f" {amount(tight.cap - tight.spent, tight.unit)}, the next call may cost"
         f" {amount(charge.in_unit(tight.unit), tight.unit)}; raise it with:"
         f" assay study resume {situation.study_id} --max-usd AMOUNT"
     )
@@ -360,6 +391,8 @@ def _scopes(situation: Situation) -> list[tuple[str, int]]:
 
 def _pause(database: Database, study_id: int, reason: str) -> bool:
     with database.begin() as session:
+        if studies.find(session, study_id).state not in (StudyState.WAITING, StudyState.RUNNING):
+            return False  # finished, cancelled or paused meanwhile
         studies.move(session, study_id, StudyState.PAUSED, reason)
     return True
 

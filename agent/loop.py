@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 import redis
+from sqlalchemy.exc import IntegrityError
 
 from agent import rules
 from agent.advance import advance
@@ -44,6 +45,7 @@ class Agent:
         self._watchers = watchers
         self._sweeper = Sweeper(context)
         self._channel = broker.client(context.settings.broker, socket_timeout=LONGEST_SLEEP_S + 5)
+        self._moved: set[int] = set()
         self._next_watch = 0.0
         self._next_sweep = 0.0
 
@@ -60,10 +62,12 @@ class Agent:
     def tick(self) -> bool:
         """One round; True where something happened, so that the next round should follow at once."""
         self._watch()
-        due = self._handle_events()
-        due |= self._sweep()
-        moved = [advance(self._context, study_id) for study_id in sorted(due)]
-        return bool(due) and any(moved)
+        due = self._handle_events() | self._sweep() | self._moved
+        self._moved = set()
+        for study_id in sorted(due):
+            if advance(self._context, study_id):
+                self._moved.add(study_id)  # look at it again: the step may have to be chosen anew
+        return bool(self._moved)
 
     def _sleep(self, stop: threading.Event) -> None:
         now = time.monotonic()
@@ -110,12 +114,18 @@ class Agent:
                 if not events.mark_handled(session, event.id):
                     raise _Taken
                 return due
-        except _Taken:
+        except (_Taken, IntegrityError):  # another agent was faster; if not, the event comes up again
             return set()
         except StorageError:
             raise
         except AssayError as error:
             log.error("event %s (%s): %s", event.id, event.kind, error)
-            with self._context.database.begin() as session:
-                events.mark_failed(session, event.id, str(error))
-            return set()
+            self._set_aside(event.id, str(error))
+        except Exception as error:  # an event that stops the agent would stop it again after each restart
+            log.exception("event %s (%s) failed unexpectedly", event.id, event.kind)
+            self._set_aside(event.id, f"unexpected {type(error).__name__}: {error}")
+        return set()
+
+    def _set_aside(self, event_id: int, reason: str) -> None:
+        with self._context.database.begin() as session:
+            events.mark_failed(session, event_id, reason)

@@ -109,11 +109,11 @@ def notes(board: Leaderboard) -> list[str]:
     kinds = dict.fromkeys(row.interval_kind for row in board.rows)
     found = [f"Interval {INTERVAL_WORDS.get(kind, kind)}." for kind in kinds]
     if any(row.rank_best != row.rank_worst for row in board.rows):
-        found.append(f"Ranks in brackets cannot be excluded at the {board.level:.0%} level.")
+        found.append(f"A range beside a rank: the ranks not excluded at the {board.level:.0%} level.")
     if any(row.stale for row in board.rows):
         found.append("* estimated before the benchmark's prompts changed.")
     for count, what in (
-        (board.pending, "under evaluation, without an estimate yet"),
+        (board.pending, "with an open study and no estimate yet"),
         (board.unlisted, "with only some of the scores and no study: assay study create"),
         (board.retired, "retired"),
     ):

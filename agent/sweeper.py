@@ -7,10 +7,13 @@ from collections import defaultdict
 from datetime import timedelta
 
 from agent.context import AgentContext
+from agent.retraining import want_due
 from storage import jobs, ledger, versions
 from storage.events import emit
 
 __all__ = ["Sweeper"]
+
+SILENT = "its worker stopped answering"
 
 
 class Sweeper:
@@ -36,9 +39,9 @@ class Sweeper:
             for job in jobs.expired(session):
                 assert job.id is not None
                 if job.attempts < limit:
-                    if jobs.requeue(session, job.id, "its worker stopped answering"):
+                    if jobs.requeue(session, job.id, SILENT, expired=True):
                         again[job.kind].append(job.id)
-                elif jobs.park(session, job.id, f"its worker stopped answering, {job.attempts} times"):
+                elif jobs.park(session, job.id, f"{SILENT}, {job.attempts} times", expired=True):
                     ledger.release(session, [job.id])
                     emit(session, "jobs.finished", {"study_id": job.study_id, "done": 0, "parked": 1})
         self._send(again)
@@ -60,11 +63,28 @@ class Sweeper:
             for start in range(0, len(ids), size):
                 self._context.send_jobs(ids[start : start + size], kind)
 
+    def _gave_up(self, version_id: int) -> bool:
+        """Fail a fit whose trainer died at every try (out of memory, say): it would kill the next one too."""
+        with self._context.database.read() as session:
+            if versions.find(session, version_id).attempts < self._context.settings.max_attempts:
+                return False
+        with self._context.database.begin() as session:
+            version = versions.find(session, version_id)
+            about = {"version_id": version_id, "benchmark_id": version.benchmark_id}
+            reason = f"its trainer stopped answering, {version.attempts} times"
+            failed = versions.fail(session, version_id, reason)
+            if failed:
+                emit(session, "estimator.failed", {**about, "estimator": version.estimator, "reason": reason})
+        return failed
+
     def _send_training(self) -> None:
         now = time.monotonic()
-        with self._context.database.read() as session:
+        with self._context.database.begin() as session:
+            want_due(session, self._context.settings)
             wanted = versions.wanted(session)
         for version_id in wanted:
+            if self._gave_up(version_id):
+                continue
             if now - self._training_sent.get(version_id, -1e9) > self._context.settings.redispatch_s:
                 self._training_sent[version_id] = now
                 self._context.send_training(version_id)

@@ -31,7 +31,7 @@ S = TypeVar("S", bound="_Spec")
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class Price(_Spec):

@@ -33,6 +33,7 @@ PLAIN: dict[str, Any] = {"factor_path": False, "score": 0.0, "marginal": 0.0, "e
 # Name -> what differs from the defaults ("x 0.25" multiplies the steps).
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "score term x 4": {"score": 40.0},
     "features: score only": {"features": "score"},
     "features: text only, no factor path": {"features": "text", "factor_path": False},
     "no factor path": {"factor_path": False},
@@ -124,9 +125,11 @@ def measure(estimator: NeuralProcessEstimator, values: NDArray[np.float32], seed
         for seed in range(seeds):
             observed = keep_at_random(values.astype(np.float64), budget, np.random.default_rng(seed))
             estimate, hidden = estimator.benchmark_score(observed), np.isnan(observed)
-            probability, outcome = estimator.predict(observed).mean[hidden], values[hidden]
             errors.append(np.abs(estimate.mean - truth))
             ratios.append((estimate.mean - truth) / estimate.std)
+            if seed:  # calibration needs no second draw: it has a case per row and prompt
+                continue
+            probability, outcome = estimator.predict(observed).mean[hidden], values[hidden]
             scores.append(calibration_error(probability, outcome))
             losses.append(log_loss(probability, outcome))
         report[str(budget)] = {

@@ -40,6 +40,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
         "aggregate": "estimators._aggregate:AggregateEstimator",
         "corrected": "estimators._corrected:CorrectedEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
+        "low-rank": "estimators._low_rank:LowRankEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
         "neural-process": "estimators._neural_process:NeuralProcessEstimator",

@@ -144,6 +144,9 @@ class Estimator(ABC):
     #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
 
+    #: Whether refitting on parts of the history (cross-fitting) is a matter of seconds to minutes.
+    affordable_to_refit: ClassVar[bool] = True
+
     #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
     interval_kind: ClassVar[str] = "predicted"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ from policies._ucb_e import UcbEPolicy
 
 __all__ = ["TopTwoPolicy"]
 
-REMEMBERED = 4096  # beliefs kept; each is a pure function of one row's scores
+REMEMBERED = 4  # beliefs kept per row; each is a pure function of one row's scores
 
 
 class TopTwoPolicy(Policy):
@@ -97,10 +98,8 @@ class TopTwoPolicy(Policy):
 
     def _beliefs(self, state: PolicyState) -> list[_Belief]:
         weights = row_weights(state)
-        return [
-            self._memory.belief(state.estimator, state.scores[i], weights[i]).pending(state.pending[i])
-            for i in range(len(weights))
-        ]
+        beliefs = self._memory.beliefs(state.estimator, state.scores, weights)
+        return [belief.pending(waiting) for belief, waiting in zip(beliefs, state.pending, strict=True)]
 
 
 def _moments(beliefs: list[_Belief]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -179,6 +178,7 @@ class _Belief:
         variance = float(slope @ line.covariance[0] @ slope + left**2 @ line.noise[0])
         return cls(mean, variance, left, loadings, line.covariance[0], line.noise[0])
 
+    @cached_property
     def gains(self) -> NDArray[np.float64]:
         """(N,) drop in the score's variance from each unknown prompt's answer."""
         spread = self.loadings @ self.covariance  # (N, D)
@@ -189,7 +189,7 @@ class _Belief:
 
     def promise(self, open_: NDArray[np.bool_], cost: NDArray[np.float64]) -> float:
         """The largest drop in variance per cost among the open prompts."""
-        return float(np.where(open_, self.gains() / cost, -np.inf).max())
+        return float(np.where(open_, self.gains / cost, -np.inf).max())
 
     def answered(self, j: int, gain: float) -> Self:
         """The belief after an answer to prompt j that was as expected."""
@@ -208,7 +208,7 @@ class _Belief:
         """The belief as if all pending prompts had been answered as expected."""
         belief = self
         for j in np.flatnonzero(pending):
-            belief = belief.answered(int(j), float(belief.gains()[j]))
+            belief = belief.answered(int(j), float(belief.gains[j]))
         return belief
 
     def ask(
@@ -218,7 +218,7 @@ class _Belief:
         belief, open_ = self, open_.copy()
         columns, gains = [], []
         for _ in range(min(n, int(open_.sum()))):
-            gain = belief.gains()
+            gain = belief.gains
             j = int(np.where(open_, gain / cost, -np.inf).argmax())
             columns.append(j)
             gains.append(float(gain[j]))
@@ -234,14 +234,21 @@ class _Memory:
         self._beliefs: OrderedDict[tuple[bytes, bytes], _Belief] = OrderedDict()
         self._estimator: Any = None
 
-    def belief(self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]) -> _Belief:
+    def beliefs(
+        self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> list[_Belief]:
+        """The belief of each of R rows, from scores and weights (R, N)."""
         if estimator is not self._estimator:
             self._beliefs.clear()
             self._estimator = estimator
+        beliefs = [self._belief(estimator, *row) for row in zip(scores, weights, strict=True)]
+        while len(self._beliefs) > REMEMBERED * len(scores):
+            self._beliefs.popitem(last=False)
+        return beliefs
+
+    def _belief(self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]) -> _Belief:
         key = (scores.tobytes(), weights.tobytes())
         if key not in self._beliefs:
             self._beliefs[key] = _Belief.of(estimator, scores, weights)
-            if len(self._beliefs) > REMEMBERED:
-                self._beliefs.popitem(last=False)
         self._beliefs.move_to_end(key)
         return self._beliefs[key]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, or_, update
+from sqlalchemy import ColumnElement, func, insert, or_, update
 from sqlalchemy.engine import CursorResult
 from sqlmodel import Session, col, select
 
@@ -140,22 +140,44 @@ def finish(session: Session, job_ids: Sequence[int]) -> set[int]:
     return set(_ids(session.connection().execute(statement)))
 
 
-def park(session: Session, job_id: int, reason: str) -> bool:
-    """Set an open job aside with its reason; it holds no score and is not tried again by itself."""
+def park(
+    session: Session, job_id: int, reason: str, *, owner: str | None = None, expired: bool = False
+) -> bool:
+    """Set an open job aside with its reason; it holds no score and is not tried again by itself.
+
+    `owner` and `expired` are as in `requeue`.
+    """
     statement = (
         update(Job)
-        .where(col(Job.id) == job_id, col(Job.state).in_(OPEN_STATES))
+        .where(col(Job.id) == job_id, col(Job.state).in_(OPEN_STATES), *_held(owner, expired))
         .values(state=JobState.PARKED, reason=reason[:2000], finished_at=utc_now(), lease_owner=None)
     )
     return bool(_update(session, statement).rowcount)
 
 
-def requeue(session: Session, job_id: int, reason: str, delay: timedelta = timedelta()) -> bool:
-    """Put a leased job back into the queue, to be tried again after `delay`."""
+def requeue(
+    session: Session,
+    job_id: int,
+    reason: str,
+    delay: timedelta = timedelta(),
+    *,
+    owner: str | None = None,
+    expired: bool = False,
+) -> bool:
+    """Put a leased job back into the queue, to be tried again after `delay`.
+
+    Args:
+        session: A writing session.
+        job_id: The job.
+        reason: Why, in one line.
+        delay: Time to wait before the next try.
+        owner: Only if this worker holds the lease: one that lost it must not take the job from the next.
+        expired: Only if the lease is over now: it may have been renewed since it was looked at.
+    """
     now = utc_now()
     statement = (
         update(Job)
-        .where(col(Job.id) == job_id, col(Job.state) == JobState.LEASED)
+        .where(col(Job.id) == job_id, col(Job.state) == JobState.LEASED, *_held(owner, expired))
         .values(
             state=JobState.QUEUED,
             reason=reason[:2000],
@@ -204,6 +226,15 @@ def count_finished(session: Session, study_id: int) -> int:
     states = (JobState.DONE, JobState.PARKED)
     query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(states))
     return int(session.exec(query).one())
+
+
+def _held(owner: str | None, expired: bool) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if owner is not None:
+        conditions.append(col(Job.lease_owner) == owner)
+    if expired:
+        conditions.append(col(Job.lease_until) < utc_now())
+    return conditions
 
 
 def _update(session: Session, statement: object) -> CursorResult[tuple[()]]:

@@ -133,8 +133,8 @@ def move(session: Session, study_id: int, state: StudyState, reason: str = "") -
             f"see: assay study show {study_id}",
         )
     study.state, study.reason = state, reason
-    if state in (StudyState.DONE, StudyState.CANCELLED, StudyState.FAILED):
-        study.finished_at = utc_now()
+    final = state in (StudyState.DONE, StudyState.CANCELLED, StudyState.FAILED)
+    study.finished_at = utc_now() if final else None
     session.add(study)
     session.flush()
     benchmark = session.get_one(Benchmark, study.benchmark_id)

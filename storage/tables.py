@@ -421,11 +421,10 @@ class Event(SQLModel, table=True):
 
 
 class VersionState(StrEnum):
-    """wanted -> training -> ready (or failed); a challenger that lost is rejected."""
+    """wanted -> training -> champion, rejected or failed; a champion that is replaced retires."""
 
     WANTED = "wanted"
     TRAINING = "training"
-    READY = "ready"
     CHAMPION = "champion"
     REJECTED = "rejected"
     RETIRED = "retired"

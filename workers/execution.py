@@ -144,9 +144,15 @@ async def _call_and_score(item: Work, backend: Backend, max_attempts: int) -> Ou
     bought = Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms)
     try:
         scorer = SCORERS.get(item.scorer)(**item.scorer_params)
-        return bought.scored(scorer.score(answer, item.fields))
+        score = scorer.score(answer, item.fields)
     except Unscorable as error:
         return bought.set_aside(error.reason)
+    except Exception as error:  # the answer is paid for whatever its scorer does
+        log.exception("scorer '%s' failed on job %s", item.scorer, item.job_id)
+        return bought.set_aside(f"scorer '{item.scorer}' failed: {type(error).__name__}: {error}")
+    if not 0.0 <= score <= 1.0:  # also true of NaN
+        return bought.set_aside(f"scorer '{item.scorer}' gave {score:g}, which is outside [0, 1]")
+    return bought.scored(score)
 
 
 def _request(item: Work) -> Request:
@@ -206,7 +212,7 @@ def _store_persistently(context: WorkerContext, group: Sequence[Outcome]) -> lis
     until = time.monotonic() + STORE_PATIENCE_S
     while True:
         try:
-            return store(context.database, group)
+            return store(context.database, group, context.owner)
         except StorageError as error:
             if time.monotonic() > until:
                 raise

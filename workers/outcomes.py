@@ -55,15 +55,23 @@ class Outcome:
         return replace(self, parked=reason)
 
 
-def store(database: Database, outcomes: Sequence[Outcome]) -> list[tuple[int, str, float]]:
+def store(
+    database: Database, outcomes: Sequence[Outcome], owner: str | None = None
+) -> list[tuple[int, str, float]]:
     """Store a group of outcomes at once.
+
+    Args:
+        database: The database.
+        outcomes: What became of some jobs.
+        owner: Who ran them. An answer counts whoever brings it first; a failure counts only from the worker
+            that still holds the lease, so that one that was given up cannot take the job from its successor.
 
     Returns:
         (job id, kind, delay) of the jobs to be sent again.
     """
     with database.begin() as session:
-        again = _requeue(session, [outcome for outcome in outcomes if outcome.retry is not None])
-        parked = _park(session, [outcome for outcome in outcomes if outcome.parked is not None])
+        again = _requeue(session, [outcome for outcome in outcomes if outcome.retry is not None], owner)
+        parked = _park(session, [outcome for outcome in outcomes if outcome.parked is not None], owner)
         done = _finish(session, [outcome for outcome in outcomes if outcome.score is not None])
         _announce(session, done, parked)
     return again
@@ -78,20 +86,29 @@ def _finish(session: Session, outcomes: Sequence[Outcome]) -> list[Outcome]:
     return done
 
 
-def _park(session: Session, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _park(session: Session, outcomes: Sequence[Outcome], owner: str | None) -> list[Outcome]:
     parked = [
-        outcome for outcome in outcomes if jobs.park(session, outcome.work.job_id, outcome.parked or "")
+        outcome
+        for outcome in outcomes
+        if jobs.park(
+            session,
+            outcome.work.job_id,
+            outcome.parked or "",
+            owner=owner if outcome.charge is None else None,
+        )
     ]
     # The answer stays out of the outputs: an answer that cannot be scored must not be reused as if it could.
     _settle(session, parked)
     return parked
 
 
-def _requeue(session: Session, outcomes: Sequence[Outcome]) -> list[tuple[int, str, float]]:
+def _requeue(
+    session: Session, outcomes: Sequence[Outcome], owner: str | None
+) -> list[tuple[int, str, float]]:
     again = []
     for outcome in outcomes:
         delay = timedelta(seconds=outcome.delay_s)
-        if jobs.requeue(session, outcome.work.job_id, outcome.retry or "", delay):
+        if jobs.requeue(session, outcome.work.job_id, outcome.retry or "", delay, owner=owner):
             again.append((outcome.work.job_id, outcome.work.kind, outcome.delay_s))
     return again
 

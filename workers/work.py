@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
+from assay.errors import BadInputError
 from assay.specs import ModelSpec
 from storage.tables import Dataset, Job, Method, Model, Output, Prompt, Score, Scorer, Template
 from workers.backends import Answer
@@ -69,9 +70,15 @@ def render(template: Template, prompt: Prompt) -> str:
     """Put a prompt into a template: `{field}` is replaced, other braces are left alone.
 
     Raises:
-        KeyError: The template names a field that the prompt does not have.
+        BadInputError: The template names a field that the prompt does not have.
     """
     values = {**prompt.fields, "text": prompt.text}
+    missing = next((name for name in FIELD.findall(template.text) if name not in values), None)
+    if missing is not None:
+        raise BadInputError(
+            f"template '{template.name}' names the field '{missing}', prompt '{prompt.key}' has none such",
+            "add the field to the prompt, or use another template",
+        )
     return FIELD.sub(lambda match: str(values[match.group(1)]), template.text)
 
 

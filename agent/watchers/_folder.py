@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlmodel import Session, select
 
 from agent.registration import PROMPT_SUFFIXES, add_prompt_file, check_model
-from assay.errors import AssayError
+from assay.errors import AssayError, StorageError
 from assay.specs import parse_model, read_mapping
 from storage import catalog
 from storage.database import Database
@@ -75,6 +75,8 @@ class FolderWatcher:
                 self._take(session, path)
                 self._remember(session, path, fingerprint, "")
             return True
+        except StorageError:
+            raise  # the database's trouble, not the file's: it is taken at a later look
         except AssayError as error:
             with database.begin() as session:
                 self._remember(session, path, fingerprint, str(error))

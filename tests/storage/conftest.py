@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +47,23 @@ def empty_db(empty_url: str) -> Iterator[Database]:
     database.close()
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with all tables, to copy: migrating anew costs each test 0.2 s."""
+    path = tmp_path_factory.mktemp("migrated") / "assay.db"
+    database = Database(f"sqlite:///{path}")
+    database.upgrade()
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    return path
+
+
 @pytest.fixture
-def db(empty_db: Database) -> Database:
+def db(empty_db: Database, migrated: Path) -> Database:
     """A database with all tables and nothing in them."""
-    empty_db.upgrade()
+    if empty_db.is_sqlite:
+        shutil.copy(migrated, str(empty_db.url.database))
+    else:
+        empty_db.upgrade()
     return empty_db

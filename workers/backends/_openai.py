@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -16,6 +17,9 @@ __all__ = ["OpenAIBackend"]
 
 #: HTTP statuses after which the same call may succeed: timeout, conflict, too early, rate limit.
 RETRIED = frozenset({408, 409, 425, 429})
+
+#: An endpoint that asks for a longer wait is asked again after this.
+LONGEST_WAIT_S = 3600.0
 
 
 class OpenAIBackend:
@@ -101,10 +105,12 @@ def _status_error(error: openai.APIStatusError) -> CallError:
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
+    """Seconds that the endpoint asks to wait; None where it gives a date or nonsense."""
     try:
-        return float(error.response.headers["retry-after"])
+        seconds = float(error.response.headers["retry-after"])
     except (KeyError, ValueError):
         return None
+    return min(seconds, LONGEST_WAIT_S) if math.isfinite(seconds) and seconds >= 0 else None
 
 
 def _cause(error: Exception) -> str:

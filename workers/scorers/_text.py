@@ -12,9 +12,6 @@ from workers.scorers._base import Unscorable
 
 __all__ = ["ExactMatchScorer", "MultipleChoiceScorer", "NumericScorer"]
 
-#: Finish reasons that mean the answer is whole.
-COMPLETE = frozenset({"stop", "end_turn", "eos", "stop_sequence"})
-
 
 class ExactMatchScorer:
     """1 where the trimmed answer equals a target; case and outer punctuation are ignored by default."""
@@ -31,16 +28,26 @@ class ExactMatchScorer:
     def _normal(self, text: str) -> str:
         text = " ".join(text.split())
         if self._ignore_punctuation:
-            text = text.strip(string.punctuation + " ")
+            text = _without_outer_punctuation(text)
         return text.casefold() if self._ignore_case else text
+
+
+def _without_outer_punctuation(text: str) -> str:
+    """Strip quotes, full stops and the like, but not the sign or point of a number, nor all there is."""
+    bare = text.strip(string.punctuation + " ")
+    if not bare:
+        return text
+    before = re.search(r"(?<![\w.])[-\u2212]?\.?$", text[: text.index(bare)])
+    return (before.group() if before and bare[0].isdigit() else "") + bare
 
 
 class MultipleChoiceScorer:
     """1 where the answer names the target's letter.
 
-    Taken in this order: a letter said to be the answer ("the answer is (B)"), a letter alone or first on the
-    first line ("B", "B. because"), the only choice whose full text occurs in the answer. An answer that names
-    no choice is wrong, since the method did answer; only refused, empty and cut-off answers are unscorable.
+    Taken in this order: a letter said to be the answer ("the answer is (B)"), a letter alone or first
+    ("B", "B. because", but not "A man walked"), the only choice whose full text occurs in the answer. An
+    answer that names no choice is wrong, since the method did answer; only refused, empty and cut-off answers
+    are unscorable.
     """
 
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
@@ -50,16 +57,42 @@ class MultipleChoiceScorer:
         return float(chosen_letter(_usable_text(answer), choices) == target)
 
 
+OPENING = r"[\s*(\[\"'$]*(?:\\(?:boxed|text)\{)*\(?"
+ENDS = r"(?=[)\].,:;*}\"'$]|\s*(?:\n|$))"  # after a letter that cannot be the beginning of a sentence
+GOES_ON = r"(?=\s+(?:because|since|as|is|[-\u2013\u2014=(])(?:\s|\b))"
+
+
 def chosen_letter(text: str, choices: list[str]) -> str | None:
     """The letter that an answer names, or None."""
     letters = string.ascii_uppercase[: len(choices)] or string.ascii_uppercase
-    said = re.findall(rf"answer(?:\s+is)?\s*[:=]?\s*\**\(?([{letters}])\b", text, flags=re.IGNORECASE)
-    if said:
-        return str(said[-1]).upper()
-    alone = re.match(rf"\s*[\(\[\*]*([{letters}])(?:[\)\]\.:,\*]|\s|$)", text)
-    if alone:
-        return alone.group(1)
-    named = [letter for letter, choice in zip(letters, choices, strict=False) if choice and choice in text]
+    return _said(text, letters) or _alone(text, letters) or _only_named(text, letters, choices)
+
+
+def _said(text: str, letters: str) -> str | None:
+    """The last letter that is said to be the answer; a small one only where no word can begin with it."""
+    sure = rf"(?:\s+is\b\s*[:=]?|\s*[:=]){OPENING}([{letters}])\b"
+    ended = rf"(?:\s+is\b)?\s*[:=]?{OPENING}([{letters}{letters.lower()}]){ENDS}"
+    found = re.findall(rf"(?i:answer)(?:{sure}|{ended})", text)
+    return (found[-1][0] or found[-1][1]).upper() if found else None
+
+
+def _alone(text: str, letters: str) -> str | None:
+    """A letter at the beginning; "A" and "I" are words too, so they need a sign that they are not."""
+    whole = text.strip(string.punctuation + string.whitespace).upper()
+    if len(whole) == 1 and whole in letters:
+        return whole
+    plain = letters.replace("A", "").replace("I", "")
+    word = rf"|[{plain}](?=\s)" if plain else ""
+    found = re.match(rf"{OPENING}([{letters}]{ENDS}|[{letters}]{GOES_ON}{word})", text)
+    return found.group(1) if found else None
+
+
+def _only_named(text: str, letters: str, choices: list[str]) -> str | None:
+    named = [
+        letter
+        for letter, choice in zip(letters, choices, strict=False)
+        if choice and re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", text, flags=re.IGNORECASE)
+    ]
     return named[0] if len(named) == 1 else None
 
 
@@ -83,13 +116,20 @@ class NumericScorer:
         return float(any(near))
 
 
-NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
+#: A sign counts where it cannot be a minus between two numbers; thousands separators and a currency may be.
+NUMBER = re.compile(
+    r"(?:(?<![\w).])([-+\u2212]))?[$€£]?"
+    r"((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+)"
+)
 
 
 def last_number(text: str) -> float | None:
     """The last number in a text, thousands separators allowed, or None."""
     found = NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    if not found:
+        return None
+    sign, digits = found[-1]
+    return float(digits.replace(",", "")) * (1.0 if sign in ("", "+") else -1.0)
 
 
 def _usable_text(answer: Answer) -> str:
@@ -106,12 +146,16 @@ def _targets(fields: dict[str, Any]) -> list[str]:
     target = fields.get("target")
     if target is None:
         raise Unscorable("the prompt has no target")
-    return [str(one) for one in target] if isinstance(target, list) else [str(target)]
+    targets = [str(one) for one in target] if isinstance(target, list) else [str(target)]
+    if not targets:
+        raise Unscorable("the prompt has no target")
+    return targets
 
 
 def _target_letter(target: str, choices: list[str]) -> str:
     if target in choices:
         return string.ascii_uppercase[choices.index(target)]
-    if len(target.strip()) == 1 and target.strip().upper() in string.ascii_uppercase:
-        return target.strip().upper()
+    letter = target.strip(string.punctuation + string.whitespace).upper()
+    if len(letter) == 1 and letter in string.ascii_uppercase:
+        return letter
     raise Unscorable(f"the prompt's target '{target[:40]}' is neither a letter nor one of the choices")
