@@ -57,9 +57,9 @@ def build_splits(settings: BacktestSettings, *, needs_history: bool = True) -> l
         UsageError: The folder has no split column and no other way was chosen, or a group is unknown.
     """
     folder = read_matrix_folder(settings.matrix, weighting=settings.weighting)
-    matrix = _embed(folder.matrix, folder.texts, settings)
+    matrix = _by_dataset(_embed(folder.matrix, folder.texts, settings))
     if settings.test_matrix is not None:
-        split = _other_folder(matrix, read_matrix_folder(settings.test_matrix).matrix)
+        split = _other_folder(matrix, _by_dataset(read_matrix_folder(settings.test_matrix).matrix))
         return [replace(split, held=_some(split.held, settings.test_rows))]
     divided: list[tuple[NDArray[np.intp], NDArray[np.intp]]]
     if settings.leave_one_out:
@@ -106,6 +106,19 @@ def _other_folder(history: ScoreMatrix, other: ScoreMatrix) -> Split:
     )
     rows = np.arange(everything.n_methods)
     return Split(everything, rows[: history.n_methods], rows[history.n_methods :])
+
+
+def _by_dataset(matrix: ScoreMatrix) -> ScoreMatrix:
+    """The matrix with each dataset's prompts side by side, in the order that storage gives a live study."""
+    order = np.argsort(matrix.dataset_index, kind="stable")
+    return replace(
+        matrix,
+        values=matrix.values[:, order],
+        prompt_ids=tuple(matrix.prompt_ids[int(j)] for j in order),
+        dataset_index=matrix.dataset_index[order],
+        weights=matrix.weights[order],
+        embeddings=None if matrix.embeddings is None else matrix.embeddings[order],
+    )
 
 
 def _embed(matrix: ScoreMatrix, texts: Sequence[str], settings: BacktestSettings) -> ScoreMatrix:
