@@ -22,9 +22,8 @@ class LowRankEstimator(Estimator):
 
     A new method's factors are a ridge regression of its acquired scores on V, shrunk towards the history's
     mean factors as far as the history's methods scatter around them; with nothing acquired they are that
-    mean. The ensemble (half of the entries dropped per member, so that its variance is the sampling variance
-    as it is) says how uncertain V is; the regression's own posterior and the residual variance per prompt are
-    added.
+    mean. The ensemble, its spread scaled to a standard error, says how uncertain V is; the regression's own
+    posterior and the residual variance per prompt are added.
 
     Args:
         rank: Rank of the factorization.
@@ -35,7 +34,7 @@ class LowRankEstimator(Estimator):
 
     name: ClassVar[str] = "low-rank"
 
-    def __init__(self, *, rank: int = 3, members: int = 16, ridge: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, *, rank: int = 8, members: int = 16, ridge: float = 0.5, seed: int = 0) -> None:
         super().__init__(seed=seed)
         if members < 2:
             raise BadInputError(f"low-rank needs 2 members or more, got {members}")
@@ -54,7 +53,6 @@ class LowRankEstimator(Estimator):
         model = LowRankEnsemble(
             rank=min(self.rank, *history.values.shape),
             members=self.members,
-            drop=0.5,
             ridge=self.ridge,
             seed=self.seed,
         )
@@ -78,7 +76,7 @@ class LowRankEstimator(Estimator):
         outer = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)
         precision = (certainty @ outer).reshape(-1, rank, rank) + self.prior_precision_
         target = (certainty * np.nan_to_num(observed)) @ columns + self.prior_precision_ @ self.prior_mean_
-        covariance = np.linalg.inv(precision)
+        covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
         return (covariance @ target[:, :, None])[:, :, 0], covariance
 
     def _members(self, observed: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -164,15 +162,18 @@ class LowRankEstimator(Estimator):
 
 
 def _aligned(fit: LowRankFit) -> NDArray[np.float64]:
-    """(N, C, r) members' prompt factors, each turned so that its row factors fit the full fit's best.
+    """(N, C, r) members' prompt factors, comparable with the full fit's and with each other.
 
-    U V' = (U A) (V A^-T)': only then does one prior over row factors serve all members.
+    Each is turned so that its row factors fit the full fit's best, U V' = (U A) (V A^-T)': only then does one
+    prior over row factors serve all members. Their distances from the full fit are scaled to standard errors.
     """
     aligned = np.empty_like(fit.columns)
     for c in range(fit.columns.shape[1]):
         turn, *_ = np.linalg.lstsq(fit.rows[:, c], fit.full.rows, rcond=None)
         aligned[:, c] = fit.columns[:, c] @ np.linalg.pinv(turn).T
-    return aligned
+    centre = fit.full.columns[:, None]
+    scaled: NDArray[np.float64] = centre + fit.scale * (aligned - centre)
+    return scaled
 
 
 def _prompt_noise(values: FloatArray, full: Factors) -> NDArray[np.float64]:

@@ -1,0 +1,1 @@
+"""Scripts that measure accuracy, speed and load."""
