@@ -28,10 +28,10 @@ class TopTwoPolicy(Policy):
 
     Each row's score has a normal posterior from the estimator, linearised at what is known of the row.
     A leader is drawn with its probability of being the best; its challenger is the row that is hardest to
-    tell from it, argmax_j (m_j - m_I) / sqrt(v_j + v_I) (Jourdan et al., 2022); of the two, the row
-    whose next prompt promises the larger drop in variance per cost is asked. Inside a row, prompts follow the expected
-    variance reduction of the benchmark score per cost, Cov(score, y_j)^2 / Var(y_j) / cost_j, greedily, as if
-    answered at the mean.
+    tell from it, argmax_j (m_j - m_I) / sqrt(v_j + v_I) (Jourdan et al., 2022); of the two, the row whose
+    next prompt promises the larger drop in variance per cost is asked. Inside a row, prompts follow the
+    expected variance reduction of the benchmark score per cost, Cov(score, y_j)^2 / Var(y_j) / cost_j,
+    greedily, as if answered at the mean.
 
     Without an estimator that can be linearised there is no history to go by, and the policy is UCB-E. It is
     UCB-E, too, while the history fails on the study's own answers: half of each row's known scores are
