@@ -1,1 +1,1 @@
-"""Scripts that measure accuracy, speed and load."""
+"""Scripts that measure accuracy, speed and load, and write docs/benchmarks.md."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from assay.plugins import Registry, split_name
+from estimators._artifact import load_estimator
 from estimators._base import (
     Estimator,
     Linearization,
@@ -14,9 +15,12 @@ from estimators._base import (
     SupportsPromptFeatures,
     check_observed,
 )
+from estimators._encoders import ENCODERS, Encoder, make_encoder
 
 __all__ = [
+    "ENCODERS",
     "ESTIMATORS",
+    "Encoder",
     "Estimator",
     "Linearization",
     "Prediction",
@@ -24,6 +28,8 @@ __all__ = [
     "SupportsLinearization",
     "SupportsPromptFeatures",
     "check_observed",
+    "make_encoder",
+    "load_estimator",
     "make_estimator",
 ]
 
@@ -32,10 +38,12 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     "assay.estimators",
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
+        "corrected": "estimators._corrected:CorrectedEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
         "low-rank": "estimators._low_rank:LowRankEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
+        "neural-process": "estimators._neural_process:NeuralProcessEstimator",
     },
 )
 

@@ -24,6 +24,7 @@ class AggregateEstimator(Estimator):
 
     name: ClassVar[str] = "aggregate"
     needs_history: ClassVar[bool] = False
+    interval_kind: ClassVar[str] = "sampling"
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         self.shares_: NDArray[np.float64] = dataset_weights(history)

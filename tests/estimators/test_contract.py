@@ -15,9 +15,20 @@ from estimators._artifact import load_estimator
 from tests.estimators.matrices import KINDS, partly, planted
 
 # Settings that keep the suite fast; what is not named here runs with its defaults.
-QUICK: dict[str, dict[str, object]] = {}
+QUICK: dict[str, dict[str, object]] = {
+    "neural-process": {
+        "steps": 30,
+        "batch": 16,
+        "targets": 16,
+        "width": 16,
+        "heads": 2,
+        "induced": 4,
+        "layers": 1,
+    },
+    "corrected": {"base_params": {"dimensions": 2, "sweeps": 10}},
+}
 # A registered head that cannot stand alone is tested around this base.
-ARGUMENT: dict[str, str] = {}
+ARGUMENT: dict[str, str] = {"corrected": "mirt"}
 # Estimators that do not learn from other rows: nothing to expect of them beyond the observed.
 BLIND = {"aggregate"}
 

@@ -9,12 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from assay.matrix import ScoreMatrix
-from estimators import Estimator, Linearization, Prediction, ScoreEstimate, check_observed
+from estimators import Estimator, Linearization, Prediction, ScoreEstimate, check_observed, make_estimator
 from policies import Policy, PolicyState, make_policy
 
 N_DATASETS = 3
 N_PROMPTS = 24
 N_METHODS = 40
+SMALL: dict[str, dict[str, Any]] = {"combinatorial": {"models": 6, "candidates": 5}}
+OWN_MODEL = {
+    "static-design": "linear-gaussian",
+    "cluster-irt": "mirt",
+}  # fitted once
 
 
 class FactorEstimator(Estimator):
@@ -89,10 +94,17 @@ def estimator() -> Estimator:
     return FactorEstimator().fit(history())
 
 
+@lru_cache(maxsize=4)
+def fitted(name: str) -> Estimator:
+    """A registered estimator, fitted once for all tests."""
+    return make_estimator(name).fit(history())
+
+
 def build_policy(name: str, seed: int = 0) -> Policy:
     """A fresh, prepared policy, with the smallest settings where the default ones are slow."""
-    policy = make_policy(name, seed=seed)
-    policy.prepare(history(), estimator())
+    policy = make_policy(name, seed=seed, **SMALL.get(name, {}))
+    own_model = OWN_MODEL.get(name)
+    policy.prepare(history(), fitted(own_model) if own_model else estimator())
     return policy
 
 

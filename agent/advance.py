@@ -1,0 +1,401 @@
+"""Advancing a study by one step: read, estimate, stop or choose, reserve, store jobs, send.
+
+Everything a step decides is written in one transaction that takes the step first (an optimistic lock), so two
+agents may advance the same study at once: one wins, the other's work is rolled back. A step cut off at any
+point leaves either nothing, or a complete step whose unsent jobs the sweeper sends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col, func, select
+
+from agent.acquisition import build_state
+from agent.context import AgentContext
+from agent.costs import expected_costs, specs_of, worst_case_charges
+from agent.intervals import estimate_rows
+from agent.text import amount
+from assay.errors import AssayError, BudgetExceededError, StorageError
+from assay.specs import ModelSpec
+from estimators import Estimator
+from estimators.intervals import ConformalIntervals
+from policies import POLICIES, Selection
+from storage import estimates, jobs, ledger, studies, versions
+from storage.database import Database
+from storage.events import emit
+from storage.jobs import NewJob
+from storage.ledger import Charge
+from storage.matrices import BenchmarkColumns, load_rows
+from storage.tables import (
+    Benchmark,
+    Budget,
+    Estimate,
+    EstimatorVersion,
+    Job,
+    JobState,
+    LedgerEntry,
+    Method,
+    Study,
+    StudyState,
+    VersionState,
+)
+
+__all__ = ["advance"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A study as it was read, in arrays and plain rows."""
+
+    study: Study
+    version: EstimatorVersion
+    estimator: Estimator
+    methods: list[Method]
+    specs: list[ModelSpec]
+    columns: BenchmarkColumns
+    scores: NDArray[np.float64]  # (R, N)
+    pending: NDArray[np.bool_]  # (R, N)
+    available: NDArray[np.bool_]  # (R, N)
+    bought: int  # jobs that this study has made so far
+
+    @property
+    def study_id(self) -> int:
+        """The study's number."""
+        assert self.study.id is not None
+        return self.study.id
+
+
+def advance(context: AgentContext, study_id: int) -> bool:
+    """Take the study's next step, if it is time for one; True where something changed.
+
+    A trouble that the user can mend (an unknown price, a policy that cannot work) pauses the study with the
+    reason, so that one study's trouble never stops the others.
+
+    Raises:
+        StorageError: The database is away or busy; that is no study's fault, and the step is tried again.
+    """
+    try:
+        with context.database.read() as session:
+            study = studies.find(session, study_id)
+            if study.state not in (StudyState.WAITING, StudyState.RUNNING):
+                return False
+            if jobs.count_open(session, study_id):
+                return False
+            ready = _ready_version(session, study)
+        if ready is None:
+            return _want_version(context, study_id)
+        return _step(context, study_id, ready)
+    except IntegrityError:
+        log.info("study %s: another study asked for the same cells first", study_id)
+        return True
+    except StorageError:
+        raise
+    except AssayError as error:
+        return _pause(context.database, study_id, str(error))
+    except Exception as error:
+        log.exception("study %s failed unexpectedly", study_id)
+        return _pause(context.database, study_id, f"unexpected {type(error).__name__}: {error}")
+
+
+def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
+    with context.database.read() as session:
+        situation = _read(session, context, study_id, version_id)
+        rows = estimate_rows(
+            situation.estimator,
+            situation.scores,
+            situation.study.level,
+            _intervals(session, context, situation),
+        )
+        stop = _stop_reason(situation, rows)
+        chosen = None if stop else _choose(session, context, situation)
+    if chosen is not None and len(chosen) == 0:
+        if situation.pending.any():
+            return False  # another study is buying what is left; its answers will count here too
+        stop = "every prompt is scored, pending or set aside"
+    if stop or chosen is None:
+        return _finish(context, situation, rows, stop or "")
+    return _buy(context, situation, rows, chosen)
+
+
+# --- the estimator that the study works with ---------------------------------------------------------------
+
+
+def _ready_version(session: Session, study: Study) -> int | None:
+    """The version to work with; a running study keeps its own as long as the prompts stay the same."""
+    benchmark = session.get_one(Benchmark, study.benchmark_id)
+    if study.version_id is not None:
+        version = session.get_one(EstimatorVersion, study.version_id)
+        if version.prompts_revision == benchmark.prompts_revision:
+            return version.id
+    found = versions.usable(session, benchmark, study.estimator, study.estimator_params)
+    return found.id if found else None
+
+
+def _want_version(context: AgentContext, study_id: int) -> bool:
+    """Ask for the estimator once; the study waits until estimator.promoted."""
+    with context.database.begin() as session:
+        study = studies.find(session, study_id)
+        benchmark = session.get_one(Benchmark, study.benchmark_id)
+        failed = _failure(session, study, benchmark)
+        if failed is not None:
+            studies.move(session, study_id, StudyState.FAILED, f"estimator '{study.estimator}': {failed}")
+            return True
+        version = versions.want(
+            session, benchmark, study.estimator, study.estimator_params, reason=f"study {study_id}"
+        )
+        reason = f"waits for estimator '{study.estimator}' (version {version.id})"
+        if study.state != StudyState.WAITING or study.reason != reason:
+            studies.move(session, study_id, StudyState.WAITING, reason)
+        wanted, version_id = version.state == VersionState.WANTED, version.id
+    assert version_id is not None
+    if wanted:
+        context.send_training(version_id)
+    return False
+
+
+def _failure(session: Session, study: Study, benchmark: Benchmark) -> str | None:
+    """Why the last try to fit the study's estimator on these very scores failed, if it did."""
+    query = (
+        select(EstimatorVersion)
+        .where(
+            EstimatorVersion.benchmark_id == benchmark.id,
+            EstimatorVersion.estimator == study.estimator,
+            EstimatorVersion.prompts_revision == benchmark.prompts_revision,
+            col(EstimatorVersion.created_at) >= study.created_at,
+        )
+        .order_by(col(EstimatorVersion.id).desc())
+    )
+    last = session.exec(query).first()
+    return last.reason if last is not None and last.state == VersionState.FAILED else None
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def _read(session: Session, context: AgentContext, study_id: int, version_id: int) -> Situation:
+    study = studies.find(session, study_id)
+    benchmark = session.get_one(Benchmark, study.benchmark_id)
+    version = versions.find(session, version_id)
+    columns = context.columns(session, benchmark)
+    methods = studies.methods_of(session, study_id)
+    method_pks = np.array([method.id for method in methods], dtype=np.int64)
+    bought = select(func.count()).where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
+    return Situation(
+        study=study,
+        version=version,
+        estimator=context.estimator(session, version_id),
+        methods=methods,
+        specs=specs_of(session, methods),
+        columns=columns,
+        scores=load_rows(session, columns, method_pks),
+        pending=_mask(columns, method_pks, jobs.open_cells(session, method_pks.tolist())),
+        available=~_mask(columns, method_pks, jobs.parked_cells(session, method_pks.tolist())),
+        bought=int(session.exec(bought).one()),
+    )
+
+
+def _mask(
+    columns: BenchmarkColumns, method_pks: NDArray[np.int64], cells: set[tuple[int, int, int]]
+) -> NDArray[np.bool_]:
+    """(R, N) True at the given (method, prompt, scorer) cells that belong to the benchmark."""
+    mask = np.zeros((len(method_pks), columns.n_prompts), dtype=bool)
+    row_of = {int(pk): i for i, pk in enumerate(method_pks)}
+    column_of = columns.position
+    for method_pk, prompt_pk, scorer_pk in cells:
+        column = column_of.get(prompt_pk)
+        if column is not None and columns.scorer_pks[columns.dataset_index[column]] == scorer_pk:
+            mask[row_of[method_pk], column] = True
+    return mask
+
+
+def _intervals(session: Session, context: AgentContext, situation: Situation) -> ConformalIntervals | None:
+    """The factors that were learned for the way in which the study's policy chooses."""
+    assert situation.version.id is not None
+    known = context.intervals(session, situation.version.id)
+    design = "variance-reduction" if POLICIES.get(situation.study.policy).chooses_by_estimator else "random"
+    return known.get(design)
+
+
+# --- deciding ----------------------------------------------------------------------------------------------
+
+
+def _stop_reason(situation: Situation, rows: Sequence[Estimate]) -> str | None:
+    study = situation.study
+    if study.max_prompts is not None and situation.bought >= study.max_prompts:
+        return f"bought {situation.bought} of at most {study.max_prompts} prompts"
+    widest = max(row.high - row.low for row in rows)
+    if study.until_width is not None and situation.bought and widest <= study.until_width:
+        return f"interval width {widest:.4f} is within {study.until_width:g}"
+    return None
+
+
+def _choose(session: Session, context: AgentContext, situation: Situation) -> Selection:
+    study, columns = situation.study, situation.columns
+    state = build_state(
+        situation.scores,
+        seed=study.seed,
+        methods=[method.name for method in situation.methods],
+        weights=columns.weights,
+        dataset_index=columns.dataset_index,
+        estimator=situation.estimator,
+        total=_total(situation),
+        pending=situation.pending,
+        available=situation.available,
+        cost=expected_costs(session, context, columns, situation.specs),
+    )
+    policy = context.policy(session, study, situation.version)
+    left = study.batch_size
+    if study.max_prompts is not None:
+        left = min(left, study.max_prompts - situation.bought)
+    return policy.select(state, left)
+
+
+def _total(situation: Situation) -> int:
+    """How many cells will be known or pending when the study has bought all that it may."""
+    known = int((~np.isnan(situation.scores) | situation.pending).sum())
+    if situation.study.max_prompts is None:
+        return 0
+    return known + situation.study.max_prompts - situation.bought
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+class _Overtaken(Exception):  # noqa: N818
+    """Another agent took this step, or others hold what it needs; the transaction is rolled back."""
+
+
+def _finish(context: AgentContext, situation: Situation, rows: Sequence[Estimate], reason: str) -> bool:
+    with context.database.begin() as session:
+        if not studies.take_step(session, situation.study_id, situation.study.step):
+            return False
+        _store_estimates(session, situation, rows)
+        if studies.find(session, situation.study_id).state == StudyState.WAITING:
+            studies.move(session, situation.study_id, StudyState.RUNNING)
+        studies.move(session, situation.study_id, StudyState.DONE, reason)
+    return True
+
+
+def _buy(context: AgentContext, situation: Situation, rows: Sequence[Estimate], chosen: Selection) -> bool:
+    cells = [
+        (int(row), int(situation.columns.prompt_pks[column]))
+        for row, column in zip(chosen.rows, chosen.columns, strict=True)
+    ]
+    try:
+        with context.database.begin() as session:
+            charges = worst_case_charges(session, situation.methods, situation.specs, cells)
+            budgets = ledger.budgets_of(session, _scopes(situation))
+            count = ledger.affordable(budgets, charges)
+            if not studies.take_step(session, situation.study_id, situation.study.step):
+                raise _Overtaken
+            _store_estimates(session, situation, rows)
+            if count == 0:
+                if not _spent_up(budgets, charges[0]):
+                    raise _Overtaken  # others' reservations take the room only for now: wait for them
+                _exhausted(session, situation, budgets, charges[0])
+                return True
+            study = studies.find(session, situation.study_id)
+            study.version_id = situation.version.id
+            session.add(study)
+            if study.state == StudyState.WAITING:
+                studies.move(session, situation.study_id, StudyState.RUNNING)
+            ids = _store_jobs(session, situation, chosen, cells[:count], charges[:count])
+            ledger.reserve(session, budgets, dict(zip(ids, charges[:count], strict=True)))
+    except _Overtaken:
+        return False
+    except BudgetExceededError:
+        return True  # another study reserved meanwhile; the next step sees what is left
+    for start in range(0, len(ids), context.settings.jobs_per_task):
+        context.send_jobs(ids[start : start + context.settings.jobs_per_task], "inference")
+    return True
+
+
+def _store_jobs(
+    session: Session,
+    situation: Situation,
+    chosen: Selection,
+    cells: Sequence[tuple[int, int]],
+    charges: Sequence[Charge],
+) -> list[int]:
+    scorer_of = situation.columns.scorer_pks[situation.columns.dataset_index]
+    new = [
+        NewJob(
+            method_id=situation.methods[row].id or 0,
+            prompt_id=prompt_pk,
+            scorer_id=int(scorer_of[chosen.columns[i]]),
+            expected_cost=charges[i].usd,
+            gain=_finite(chosen.gain[i]),
+            probability=_finite(chosen.probability[i]),
+        )
+        for i, (row, prompt_pk) in enumerate(cells)
+    ]
+    return jobs.add(session, situation.study_id, situation.study.step + 1, new)
+
+
+def _store_estimates(session: Session, situation: Situation, rows: Sequence[Estimate]) -> None:
+    for row, method in zip(rows, situation.methods, strict=True):
+        assert method.id is not None
+        row.study_id = situation.study_id
+        row.benchmark_id = situation.columns.benchmark_id
+        row.method_id = method.id
+        row.step = situation.study.step + 1
+        row.version_id = situation.version.id
+        row.cost = _spent(session, situation.study_id, method.id)
+    estimates.add(session, rows)
+
+
+def _spent(session: Session, study_id: int, method_id: int) -> int:
+    """Micro-dollars that the study has spent on a method."""
+    query = (
+        select(func.coalesce(func.sum(LedgerEntry.settled), 0))
+        .join(Job, col(Job.id) == col(LedgerEntry.job_id))
+        .where(Job.study_id == study_id, Job.method_id == method_id)
+        .where(col(LedgerEntry.budget_id).in_(ledger.budget_ids(session, "study", study_id, "usd")))
+    )
+    return int(session.exec(query).one())
+
+
+def _spent_up(budgets: Sequence[Budget], charge: Charge) -> bool:
+    """Whether a cap would leave no room for the charge even if every open reservation were given back."""
+    return any(budget.cap - budget.spent < charge.in_unit(budget.unit) for budget in budgets)
+
+
+def _exhausted(session: Session, situation: Situation, budgets: Sequence[Budget], charge: Charge) -> None:
+    """Pause the study, naming the cap that leaves no room for the next call."""
+    tight = next(b for b in budgets if b.cap - b.spent < charge.in_unit(b.unit))
+    reason = (
+        f"budget exhausted: the {tight.scope} cap of {amount(tight.cap, tight.unit)} leaves"
+        f" {amount(tight.cap - tight.spent, tight.unit)}, the next call may cost"
+        f" {amount(charge.in_unit(tight.unit), tight.unit)}; raise it with:"
+        f" assay study resume {situation.study_id} --max-usd AMOUNT"
+    )
+    studies.move(session, situation.study_id, StudyState.PAUSED, reason)
+    emit(
+        session,
+        "budget.exhausted",
+        {"study_id": situation.study_id, "scope": tight.scope, "unit": tight.unit},
+    )
+
+
+def _scopes(situation: Situation) -> list[tuple[str, int]]:
+    return [("study", situation.study_id), ("benchmark", situation.columns.benchmark_id), ("overall", 0)]
+
+
+def _pause(database: Database, study_id: int, reason: str) -> bool:
+    with database.begin() as session:
+        if studies.find(session, study_id).state not in (StudyState.WAITING, StudyState.RUNNING):
+            return False  # finished, cancelled or paused meanwhile
+        studies.move(session, study_id, StudyState.PAUSED, reason)
+    return True
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,90 @@
+"""What a backtest was asked to do, checked and recorded with its results."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from assay.errors import UsageError
+from assay.matrix_folder import Weighting
+from estimators import ESTIMATORS
+from estimators._encoders import ENCODERS
+from policies import POLICIES
+
+__all__ = ["BacktestSettings"]
+
+
+@dataclass(frozen=True)
+class BacktestSettings:
+    """All that decides a backtest's results.
+
+    Attributes:
+        matrix: Matrix folder; history = its rows with split "train", test = those with split "test".
+        test_matrix: Folder with the test rows (same prompts); the history is then all rows of `matrix`.
+        objective: Registered objective; what budgets and metrics mean follows from it.
+        policies: Policy names.
+        estimators: Estimator names; none = the objective's default.
+        budgets: Budgets, ascending (estimate: prompts per method).
+        seeds: How many seeds; they are 0, 1, ...
+        test_rows: Try only that many of the test rows, drawn at random (0 = all).
+        batch: Cells asked for per decision.
+        weighting: What the benchmark score is: "dataset" = mean of dataset means, "prompt" = plain mean.
+        random_splits: Draw the history at random this often instead (0 = use the split column).
+        train_share: Share of the rows that a random split gives to the history.
+        leave_one_out: Test each row against a history of all others instead.
+        holdout_group: "column=A,B": test = rows with one of these values in models.csv, history = the others.
+        intervals: "posterior" = the estimator's own, "conformal" = rescaled on held-out history rows.
+        encoder: What embeds the prompts' texts, where a policy or estimator looks at them.
+        force: Let policies run that refuse because they would take too long.
+    """
+
+    matrix: str
+    test_matrix: str | None = None
+    objective: str = "estimate"
+    policies: tuple[str, ...] = ("uniform",)
+    estimators: tuple[str, ...] = ()
+    budgets: tuple[float, ...] = (25, 50, 100, 200)
+    seeds: int = 3
+    test_rows: int = 0
+    batch: int = 1
+    weighting: Weighting = "dataset"
+    random_splits: int = 0
+    train_share: float = 0.7
+    leave_one_out: bool = False
+    holdout_group: str | None = None
+    intervals: Literal["posterior", "conformal"] = "posterior"
+    encoder: str = "tfidf-svd"
+    force: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError where the settings make no sense, before anything is run."""
+        for name in self.policies:
+            POLICIES.get(name)
+        for name in self.estimators:
+            ESTIMATORS.get(name)
+        ENCODERS.get(self.encoder)
+        _require(bool(self.policies), "at least one policy is needed")
+        _require(bool(self.budgets) and min(self.budgets) > 0, "budgets must be positive numbers")
+        _require(self.seeds >= 1, "--seeds must be at least 1")
+        _require(self.test_rows >= 0, "--test-rows must not be negative")
+        _require(self.batch >= 1, "--batch must be at least 1")
+        _require(0 < self.train_share < 1, "--train-share must lie between 0 and 1")
+        _require(self.random_splits >= 0, "--random-splits must not be negative")
+        ways = [bool(self.test_matrix), self.random_splits > 0, self.leave_one_out, bool(self.holdout_group)]
+        _require(
+            sum(ways) <= 1,
+            "choose one of --test-matrix, --random-splits, --leave-one-out and --holdout-group",
+        )
+        for folder in (self.matrix, self.test_matrix):
+            _require(folder is None or Path(folder).is_dir(), f"no matrix folder at {folder}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as they stand in the result file."""
+        plain = asdict(self)
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

@@ -1,0 +1,175 @@
+"""`assay benchmark`: create, import, add prompts, list and show benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from sqlmodel import Session, col, func, select
+
+from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
+from agent.registration import PROMPT_SUFFIXES, add_prompt_file
+from assay.errors import UsageError
+from assay.matrix_folder import Weighting
+from storage import catalog
+from storage.importing import ImportReport, import_long_table, import_matrix_folder
+from storage.tables import Benchmark, Dataset, Prompt, Score, Scorer
+
+group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Benchmarks: datasets and their prompts.")
+
+LONG_TABLES = (".csv", ".parquet")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(group, name="benchmark")
+
+
+@group.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="The benchmark's name.")],
+    file: Annotated[
+        Path | None, typer.Option(help="TOML, YAML or JSONL file of datasets and prompts.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Create a benchmark, with prompts where a file is given.
+
+    Example: assay benchmark create support-qa --file support-qa.toml
+    """
+    with database().begin() as session:
+        _, new = catalog.add_benchmark(session, name)
+        added = 0 if file is None else add_prompt_file(session, _readable(file), name).added
+    if json_:
+        print_json({"name": name, "new": new, "prompts_added": added})
+    else:
+        say(f"benchmark {name} {'created' if new else 'was there already'}, {added} prompts added")
+
+
+@group.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="Matrix folder, or CSV or Parquet long table.")],
+    benchmark: Annotated[str | None, typer.Option(help="Benchmark; default the file's name.")] = None,
+    rows: Annotated[str, typer.Option(help="all, or a value of the split column (matrix folder).")] = "all",
+    weighting: Annotated[
+        str, typer.Option(help="dataset: mean of dataset means; prompt: plain mean over prompts.")
+    ] = "dataset",
+    json_: JsonOption = False,
+) -> None:
+    """Import scores that exist already; they become history.
+
+    Example: assay benchmark import ./openllm --rows train
+    """
+    if weighting not in ("dataset", "prompt"):
+        raise UsageError(f"unknown weighting '{weighting}'", "use dataset or prompt")
+    report = _import(path, benchmark or path.stem, rows, "prompt" if weighting == "prompt" else "dataset")
+    if json_:
+        print_json(vars(report))
+        return
+    say(
+        f"{report.scores_new} scores imported ({report.scores_known} were known), {report.models} models"
+        f" ({report.models_new} new), {report.prompts} prompts ({report.prompts_new} new),"
+        f" {report.skipped} rows skipped"
+    )
+    for note in report.notes:
+        say(note)
+
+
+def _import(path: Path, name: str, rows: str, weighting: Weighting) -> ImportReport:
+    if path.suffix in LONG_TABLES:
+        if rows != "all":
+            raise UsageError("--rows chooses rows of a matrix folder, a long table has none")
+        return import_long_table(database(), path, name, weighting=weighting)
+    return import_matrix_folder(database(), path, name, rows=rows, weighting=weighting)
+
+
+@group.command("add-prompts")
+def add_prompts(
+    benchmark: Annotated[str, typer.Argument(help="Name of the benchmark.")],
+    file: Annotated[Path, typer.Argument(help="JSONL (one prompt a line), TOML or YAML file.")],
+    json_: JsonOption = False,
+) -> None:
+    """Add prompts; the agent then refreshes the models that it has evaluated.
+
+    Example: assay benchmark add-prompts support-qa new-tickets.jsonl
+    """
+    with database().begin() as session:
+        catalog.find_benchmark(session, benchmark)
+        change = add_prompt_file(session, _readable(file), benchmark)
+    if json_:
+        print_json(vars(change))
+    else:
+        say(f"{change.added} prompts added to {benchmark}, {change.known} were known already")
+
+
+def _readable(file: Path) -> Path:
+    if file.suffix not in PROMPT_SUFFIXES:
+        raise UsageError(f"{file.name} is not a prompt file", f"known endings: {', '.join(PROMPT_SUFFIXES)}")
+    return file
+
+
+@group.command("list")
+def list_(json_: JsonOption = False) -> None:
+    """List benchmarks.
+
+    Example: assay benchmark list
+    """
+    with database().read() as session:
+        benchmarks = session.exec(select(Benchmark).order_by(col(Benchmark.name))).all()
+        shown = [_shown(session, benchmark) for benchmark in benchmarks]
+    if json_:
+        print_json(shown)
+        return
+    rows = [(b["name"], len(b["datasets"]), b["prompts"], b["methods"]) for b in shown]
+    columns = ("benchmark", "datasets", "prompts", "methods with scores")
+    print_rows("benchmarks", columns, rows, empty="assay benchmark create NAME --file FILE")
+
+
+@group.command("show")
+def show(name: str, json_: JsonOption = False) -> None:
+    """Show a benchmark's datasets.
+
+    Example: assay benchmark show openllm
+    """
+    with database().read() as session:
+        shown = _shown(session, catalog.find_benchmark(session, name))
+    if json_:
+        print_json(shown)
+        return
+    rows = [(d["name"], d["prompts"], d["weight"], d["score_type"], d["scorer"]) for d in shown["datasets"]]
+    columns = ("dataset", "prompts", "weight", "score type", "scorer")
+    print_rows("datasets", columns, rows, empty=f"assay benchmark add-prompts {name} FILE")
+
+
+def _shown(session: Session, benchmark: Benchmark) -> dict[str, Any]:
+    query = (
+        select(Dataset, Scorer.name, func.count(col(Prompt.id)))
+        .join(Scorer, col(Scorer.id) == col(Dataset.scorer_id))
+        .join(Prompt, col(Prompt.dataset_id) == col(Dataset.id), isouter=True)
+        .where(Dataset.benchmark_id == benchmark.id)
+        .group_by(col(Dataset.id), col(Scorer.name))
+        .order_by(col(Dataset.id))
+    )
+    datasets = [
+        {
+            "name": dataset.name,
+            "prompts": prompts,
+            "weight": dataset.weight,
+            "score_type": dataset.score_type,
+            "scorer": scorer,
+        }
+        for dataset, scorer, prompts in session.exec(query).all()
+    ]
+    methods = (
+        select(func.count(func.distinct(Score.method_id)))
+        .join(Dataset, col(Dataset.id) == col(Score.dataset_id))
+        .where(Dataset.benchmark_id == benchmark.id)
+    )
+    return {
+        "name": benchmark.name,
+        "revision": benchmark.revision,
+        "prompts": sum(d["prompts"] for d in datasets),
+        "methods": session.exec(methods).one(),
+        "datasets": datasets,
+    }

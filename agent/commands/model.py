@@ -1,0 +1,147 @@
+"""`assay model`: register, list, show and retire models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from sqlmodel import col, select
+
+from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
+from agent.registration import check_model
+from assay.errors import UsageError
+from assay.specs import ModelSpec, parse_model, read_mapping
+from storage import catalog
+from storage.events import emit
+from storage.tables import Model, utc_now
+
+group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Models: what answers prompts.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(group, name="model")
+
+
+@group.command("add")
+def add(
+    name: Annotated[str | None, typer.Argument(help="The model's name (not with --file).")] = None,
+    file: Annotated[Path | None, typer.Option(help="TOML, YAML or JSON description.")] = None,
+    backend: Annotated[str, typer.Option(help="openai or replay.")] = "openai",
+    base_url: Annotated[str | None, typer.Option(help="Endpoint, such as http://host:8000/v1.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    matrix: Annotated[Path | None, typer.Option(help="Matrix folder of the replay backend.")] = None,
+    free: Annotated[bool, typer.Option("--free", help="Calls cost nothing.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Register a model; the agent then evaluates it on every matching benchmark.
+
+    Example: assay model add llama-3-8b --base-url http://127.0.0.1:8000/v1 --free
+    """
+    spec = _described(name, file, backend, base_url, api_key_env, matrix, free)
+    check_model(spec)
+    with database().begin() as session:
+        model, new = catalog.add_model(session, spec)
+    if json_:
+        print_json({"id": model.id, "name": model.name, "new": new})
+    else:
+        say(f"registered {model.name}" if new else f"{model.name} was registered already, nothing changed")
+
+
+def _described(
+    name: str | None,
+    file: Path | None,
+    backend: str,
+    base_url: str | None,
+    api_key_env: str | None,
+    matrix: Path | None,
+    free: bool,
+) -> ModelSpec:
+    if file is not None:
+        return parse_model(read_mapping(file), file.name)
+    if name is None:
+        raise UsageError("no model named", "give a NAME or --file FILE: assay model add --help")
+    data: dict[str, Any] = {
+        "name": name,
+        "backend": backend,
+        "base_url": base_url,
+        "api_key_env": api_key_env,
+        "matrix": str(matrix.absolute()) if matrix else None,
+        "price": {"free": True} if free else None,
+    }
+    return parse_model({key: value for key, value in data.items() if value is not None}, "options")
+
+
+@group.command("list")
+def list_(
+    all_: Annotated[bool, typer.Option("--all", help="Retired and imported models too.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """List models.
+
+    Example: assay model list --all --json
+    """
+    with database().read() as session:
+        models = session.exec(select(Model).order_by(col(Model.name))).all()
+    if not all_:
+        models = [model for model in models if model.retired_at is None and model.backend != "imported"]
+    if json_:
+        print_json([_shown(model) for model in models])
+        return
+    rows = [
+        (
+            model.name,
+            model.backend,
+            model.spec.get("base_url") or model.spec.get("matrix") or "",
+            _state(model),
+        )
+        for model in models
+    ]
+    print_rows("models", ("model", "backend", "where", "state"), rows, empty="assay model add NAME ...")
+
+
+@group.command("show")
+def show(name: str, json_: JsonOption = False) -> None:
+    """Show a model's description.
+
+    Example: assay model show llama-3-8b
+    """
+    with database().read() as session:
+        model = catalog.find_model(session, name)
+    if json_:
+        print_json(_shown(model))
+        return
+    described = {"name": model.name, "backend": model.backend, **model.spec, **model.attributes}
+    rows = [(key, value) for key, value in described.items() if value not in (None, {}, [])]
+    print_rows("facts", ("key", "value"), [*rows, ("state", _state(model))], empty="")
+
+
+@group.command("retire")
+def retire(name: str) -> None:
+    """Take a model off the leaderboards; its scores stay.
+
+    Example: assay model retire llama-2-7b
+    """
+    with database().begin() as session:
+        model = catalog.find_model(session, name)
+        if model.retired_at is None:
+            model.retired_at = utc_now()
+            session.add(model)
+            emit(session, "model.retired", {"model_id": model.id, "model": model.name})
+    say(f"{name} is retired")
+
+
+def _state(model: Model) -> str:
+    return "retired" if model.retired_at else "active"
+
+
+def _shown(model: Model) -> dict[str, Any]:
+    return {
+        "id": model.id,
+        "name": model.name,
+        "backend": model.backend,
+        "spec": {key: value for key, value in model.spec.items() if value is not None},
+        "attributes": model.attributes,
+        "state": _state(model),
+    }

@@ -1,0 +1,290 @@
+"""`assay study`: create, follow and steer studies."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlmodel import Session, col, func, select
+
+from agent.commands._shared import (
+    AssayGroup,
+    JsonOption,
+    console,
+    database,
+    print_json,
+    print_rows,
+    say,
+)
+from agent.text import dollars
+from assay.errors import AssayError, UsageError
+from assay.settings import load_settings
+from estimators import ESTIMATORS
+from policies import POLICIES
+from storage import catalog, estimates, ledger, studies
+from storage.database import Database
+from storage.studies import StudyRequest
+from storage.tables import Benchmark, Job, JobState, Study, StudyState
+
+group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Studies: pieces of evaluation work.")
+
+AT_REST = (StudyState.DONE, StudyState.PAUSED, StudyState.CANCELLED, StudyState.FAILED)
+OBJECTIVES = ("estimate",)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(group, name="study")
+
+
+@group.command("create")
+def create(
+    benchmark: Annotated[str, typer.Option(help="Benchmark to evaluate on.")],
+    model: Annotated[list[str], typer.Option(help="Model (or method) to evaluate; may be repeated.")],
+    objective: Annotated[str, typer.Option(help="What is wanted.")] = "estimate",
+    policy: Annotated[str | None, typer.Option(help="Acquisition policy.")] = None,
+    estimator: Annotated[str | None, typer.Option(help="Estimator of what is not bought.")] = None,
+    max_usd: Annotated[float | None, typer.Option(min=0, help="Hard cap, US dollars.")] = None,
+    max_prompts: Annotated[int | None, typer.Option(min=1, help="Stop after so many prompts.")] = None,
+    until_width: Annotated[float | None, typer.Option(help="Stop once the interval is so narrow.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Prompts per step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it until it is at rest.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Create one study per model.
+
+    Example: assay study create --benchmark openllm --model llama-3-8b --max-prompts 100 --wait
+    """
+    if objective not in OBJECTIVES:
+        raise UsageError(f"unknown objective '{objective}'", f"known: {', '.join(OBJECTIVES)}")
+    settings = load_settings()
+    policy, estimator = policy or settings.policy, estimator or settings.estimator
+    POLICIES.get(policy)
+    ESTIMATORS.get(estimator)
+    opened = database()
+    with opened.begin() as session:
+        found = catalog.find_benchmark(session, benchmark)
+        assert found.id is not None
+        ids = []
+        for name in model:
+            method = catalog.find_method(session, name)
+            assert method.id is not None
+            study = studies.create(
+                session,
+                StudyRequest(
+                    benchmark_id=found.id,
+                    method_ids=[method.id],
+                    policy=policy,
+                    estimator=estimator,
+                    objective=objective,
+                    seed=settings.seed if seed is None else seed,
+                    batch_size=batch or settings.batch_size,
+                    level=settings.level,
+                    max_prompts=max_prompts if max_prompts is not None else settings.max_prompts,
+                    until_width=until_width,
+                    caps={"usd": round((settings.max_usd if max_usd is None else max_usd) * 1e6)},
+                ),
+            )
+            assert study is not None
+            ids.append(int(study.id or 0))
+    if wait:
+        follow(opened, ids)
+    _report(opened, ids, json_, created=True)
+
+
+@group.command("list")
+def list_(json_: JsonOption = False) -> None:
+    """List studies, newest first.
+
+    Example: assay study list
+    """
+    with database().read() as session:
+        ids = [int(i or 0) for i in session.exec(select(Study.id).order_by(col(Study.id).desc())).all()]
+        shown = [describe(session, study_id) for study_id in ids]
+    if json_:
+        print_json(shown)
+        return
+    rows = [
+        (
+            s["id"],
+            s["benchmark"],
+            ", ".join(s["methods"]),
+            s["state"],
+            s["bought"],
+            dollars(s["spent"]),
+            s["reason"],
+        )
+        for s in shown
+    ]
+    columns = ("study", "benchmark", "models", "state", "bought", "spent", "reason")
+    print_rows("studies", columns, rows, empty="assay study create --benchmark B --model M")
+
+
+@group.command("show")
+def show(study_id: int, json_: JsonOption = False) -> None:
+    """Show a study: settings, progress, money, estimates.
+
+    Example: assay study show 7
+    """
+    _report(database(), [study_id], json_)
+
+
+@group.command("wait")
+def wait(study_ids: list[int], json_: JsonOption = False) -> None:
+    """Follow studies until each is done, paused, cancelled or failed.
+
+    Example: assay study wait 7 8 9
+    """
+    opened = database()
+    follow(opened, study_ids)
+    _report(opened, study_ids, json_)
+
+
+@group.command("pause")
+def pause(study_id: int) -> None:
+    """Stop asking for more; what is on its way still arrives.
+
+    Example: assay study pause 7
+    """
+    _move(study_id, StudyState.PAUSED, "paused by hand")
+
+
+@group.command("resume")
+def resume(
+    study_id: int,
+    max_usd: Annotated[float | None, typer.Option(min=0, help="New hard cap, US dollars.")] = None,
+    max_prompts: Annotated[int | None, typer.Option(min=1, help="New greatest number of prompts.")] = None,
+) -> None:
+    """Go on with a paused or failed study, with a higher cap where it ran into one.
+
+    Example: assay study resume 7 --max-usd 5
+    """
+    with database().begin() as session:
+        study = studies.find(session, study_id)
+        if max_usd is not None:
+            ledger.set_cap(session, "study", study_id, "usd", round(max_usd * 1e6))
+        if max_prompts is not None:
+            study.max_prompts = max_prompts
+            session.add(study)
+        state = StudyState.WAITING if study.state == StudyState.FAILED else StudyState.RUNNING
+        studies.move(session, study_id, state)
+    say(f"study {study_id} goes on")
+
+
+@group.command("cancel")
+def cancel(study_id: int) -> None:
+    """End a study for good; scores that it bought stay.
+
+    Example: assay study cancel 7
+    """
+    _move(study_id, StudyState.CANCELLED, "cancelled by hand")
+
+
+def _move(study_id: int, state: StudyState, reason: str) -> None:
+    with database().begin() as session:
+        studies.move(session, study_id, state, reason)
+    say(f"study {study_id} is {state}")
+
+
+def follow(opened: Database, study_ids: list[int]) -> None:
+    """Show progress until all studies are at rest."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
+        bars: dict[int, Any] = {}
+        while True:
+            with opened.read() as session:
+                shown = [describe(session, study_id) for study_id in study_ids]
+            for study in shown:
+                label = f"study {study['id']} {', '.join(study['methods'])}"[:50]
+                if study["id"] not in bars:
+                    bars[study["id"]] = progress.add_task(label, total=study["max_prompts"])
+                progress.update(bars[study["id"]], completed=study["done"])
+            if all(study["state"] in AT_REST for study in shown):
+                return
+            time.sleep(0.2)
+
+
+def describe(session: Session, study_id: int) -> dict[str, Any]:
+    """A study as JSON-able facts."""
+    study = studies.find(session, study_id)
+    counts = dict(
+        session.exec(
+            select(Job.state, func.count()).where(Job.study_id == study_id).group_by(col(Job.state))
+        ).all()
+    )
+    budget = next(iter(ledger.budgets_of(session, [("study", study_id)])), None)
+    newest = {estimate.method_id: estimate for estimate in estimates.history(session, study_id)}
+    return {
+        "id": study_id,
+        "objective": study.objective,
+        "benchmark": session.get_one(Benchmark, study.benchmark_id).name,
+        "methods": [method.name for method in studies.methods_of(session, study_id)],
+        "policy": study.policy,
+        "estimator": study.estimator,
+        "version": study.version_id,
+        "seed": study.seed,
+        "batch_size": study.batch_size,
+        "state": study.state,
+        "reason": study.reason,
+        "step": study.step,
+        "max_prompts": study.max_prompts,
+        "until_width": study.until_width,
+        "bought": sum(count for state, count in counts.items() if state != JobState.CANCELLED),
+        "done": counts.get(JobState.DONE, 0) + counts.get(JobState.PARKED, 0),
+        "parked": counts.get(JobState.PARKED, 0),
+        "spent": budget.spent if budget else 0,
+        "cap": budget.cap if budget else 0,
+        "estimates": [
+            estimate.model_dump(
+                include={"score", "low", "high", "std", "level", "interval_kind", "acquired", "total", "cost"}
+            )
+            for estimate in newest.values()
+        ],
+    }
+
+
+def _report(opened: Database, study_ids: list[int], json_: bool, *, created: bool = False) -> None:
+    with opened.read() as session:
+        shown = [describe(session, study_id) for study_id in study_ids]
+    if json_:
+        print_json(shown if len(shown) > 1 else shown[0])
+        return
+    for study in shown:
+        _print_study(study)
+    if created and any(study["state"] == StudyState.WAITING for study in shown):
+        say("the agent takes it from here (start it with: assay up)")
+    failed = [study for study in shown if study["state"] == StudyState.FAILED]
+    if failed:
+        raise AssayError(
+            f"study {failed[0]['id']} failed: {failed[0]['reason']}", "mend it, then: assay study resume"
+        )
+
+
+def _print_study(study: dict[str, Any]) -> None:
+    facts = [
+        ("study", f"{study['id']} ({study['objective']})"),
+        ("benchmark", study["benchmark"]),
+        ("models", ", ".join(study["methods"])),
+        ("policy, estimator", f"{study['policy']}, {study['estimator']} (version {study['version'] or '-'})"),
+        ("state", f"{study['state']}" + (f": {study['reason']}" if study["reason"] else "")),
+        ("prompts bought", f"{study['done']} of at most {study['max_prompts']}, {study['parked']} set aside"),
+        ("spent", f"{dollars(study['spent'])} of at most {dollars(study['cap'])}"),
+    ]
+    facts += [
+        (
+            "estimate",
+            f"{e['score']:.4f}, {e['level']:.0%} interval {e['low']:.4f} to {e['high']:.4f}"
+            f" ({e['interval_kind']}), {e['acquired']} of {e['total']} prompts known",
+        )
+        for e in study["estimates"]
+    ]
+    print_rows("facts", ("", ""), facts, empty="")

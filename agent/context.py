@@ -1,0 +1,105 @@
+"""What an agent process holds: the database, the way to the workers, and caches of what is expensive to load.
+
+Everything here can be thrown away at any moment; the database says what is true.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlmodel import Session, col, func, select
+
+from assay.settings import Settings
+from estimators import Estimator, load_estimator
+from estimators.intervals import ConformalIntervals
+from policies import Policy, make_policy
+from storage import versions
+from storage.database import Database
+from storage.matrices import BenchmarkColumns, load_columns, load_matrix
+from storage.tables import Benchmark, Dataset, EstimatorVersion, Prompt, Study
+from workers.calibration import load_intervals
+
+__all__ = ["AgentContext"]
+
+
+@dataclass
+class AgentContext:
+    """Shared by the loop, the rules and the studies of one agent process.
+
+    Attributes:
+        database: The database.
+        settings: The configuration.
+        send_jobs: Names stored jobs to the workers: (ids, kind).
+        send_training: Names a wanted version to the workers.
+    """
+
+    database: Database
+    settings: Settings
+    send_jobs: Callable[[Sequence[int], str], None]
+    send_training: Callable[[int], None]
+    _columns: dict[int, BenchmarkColumns] = field(default_factory=dict)
+    _lengths: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict)
+    _estimators: dict[int, Estimator] = field(default_factory=dict)
+    _intervals: dict[int, dict[str, ConformalIntervals]] = field(default_factory=dict)
+    _policies: dict[tuple[str, str, int, int], Policy] = field(default_factory=dict)
+
+    def columns(self, session: Session, benchmark: Benchmark) -> BenchmarkColumns:
+        """The benchmark's columns, read again when its prompts changed."""
+        assert benchmark.id is not None
+        known = self._columns.get(benchmark.id)
+        if known is None or known.prompts_revision != benchmark.prompts_revision:
+            known = self._columns[benchmark.id] = load_columns(session, benchmark)
+        return known
+
+    def prompt_lengths(self, session: Session, columns: BenchmarkColumns) -> NDArray[np.int64]:
+        """(N,) length of each prompt's text, in characters."""
+        key = (columns.benchmark_id, columns.prompts_revision)
+        if key not in self._lengths:
+            query = (
+                select(Prompt.id, func.length(Prompt.text))
+                .join(Dataset, col(Dataset.id) == col(Prompt.dataset_id))
+                .where(Dataset.benchmark_id == columns.benchmark_id)
+            )
+            by_id: dict[Any, int] = dict(session.exec(query).all())
+            self._lengths[key] = np.array([by_id[int(pk)] for pk in columns.prompt_pks], dtype=np.int64)
+        return self._lengths[key]
+
+    def estimator(self, session: Session, version_id: int) -> Estimator:
+        """A fitted estimator by its version."""
+        if version_id not in self._estimators:
+            folder = versions.artifact_folder(session, version_id, self.settings.cache_dir)
+            self._estimators[version_id] = load_estimator(folder)
+        return self._estimators[version_id]
+
+    def intervals(self, session: Session, version_id: int) -> dict[str, ConformalIntervals]:
+        """A version's conformal intervals by design; empty where it has none."""
+        if version_id not in self._intervals:
+            folder = versions.artifact_folder(session, version_id, self.settings.cache_dir)
+            self._intervals[version_id] = load_intervals(folder)
+        return self._intervals[version_id]
+
+    def policy(self, session: Session, study: Study, version: EstimatorVersion) -> Policy:
+        """The study's policy, prepared for the version's history."""
+        assert version.id is not None
+        params = json.dumps(study.policy_params, sort_keys=True)
+        key = (study.policy, params, study.seed, version.id)
+        if key not in self._policies:
+            policy = make_policy(study.policy, seed=study.seed, **study.policy_params)
+            self._prepare(session, policy, version)
+            self._policies[key] = policy
+        return self._policies[key]
+
+    def _prepare(self, session: Session, policy: Policy, version: EstimatorVersion) -> None:
+        if type(policy).prepare is Policy.prepare:
+            return  # nothing to compute, so the history need not be loaded
+        assert version.id is not None
+        benchmark = session.get_one(Benchmark, version.benchmark_id)
+        matrix = load_matrix(session, benchmark, self.settings.cache_dir).matrix
+        learned_from = set(version.history.get("methods", []))
+        rows = np.flatnonzero([name in learned_from for name in matrix.method_ids])
+        policy.prepare(matrix.rows(rows), self.estimator(session, version.id))

@@ -1,0 +1,150 @@
+"""Taking in models and prompts from files: checked whole before anything is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session, select
+
+from assay.errors import BadInputError
+from assay.matrix import ScoreType
+from assay.specs import DatasetSpec, ModelSpec, PromptSpec, parse_dataset, parse_prompt, read_mapping
+from storage import catalog
+from storage.events import emit
+from storage.tables import Dataset, Scorer
+from workers.backends import BACKENDS
+from workers.prices import price_of
+from workers.scorers import SCORERS
+
+__all__ = ["PROMPT_SUFFIXES", "AddedPrompts", "add_prompt_file", "check_model"]
+
+PROMPT_SUFFIXES = (".jsonl", ".toml", ".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class AddedPrompts:
+    """What adding a file of prompts did."""
+
+    benchmark: str
+    added: int
+    known: int
+    datasets: tuple[str, ...]
+
+
+def check_model(spec: ModelSpec) -> None:
+    """Refuse a model that could not be called or charged later.
+
+    Raises:
+        UsageError: The backend is unknown.
+        UnknownPriceError: Its price is not known.
+    """
+    BACKENDS.get(spec.backend)
+    price_of(spec)
+
+
+def add_prompt_file(session: Session, path: Path, benchmark_name: str) -> AddedPrompts:
+    """Add the prompts of a file to a benchmark, made where there is none; all of them or none.
+
+    A JSON-lines file holds one prompt a line. A TOML, YAML or JSON file holds `prompts` and may hold
+    `benchmark` (its name) and `datasets` (name, weight, score_type, scorer, scorer_params).
+
+    Raises:
+        BadInputError: A line or entry is wrong, or an id stands for two texts.
+        UsageError: A scorer is unknown.
+    """
+    if path.suffix == ".jsonl":
+        return add_prompts(session, benchmark_name, [], list(_lines(path)))
+    return add_prompts(session, *_description(path, benchmark_name))
+
+
+def add_prompts(
+    session: Session, name: str, datasets: list[DatasetSpec], prompts: list[PromptSpec]
+) -> AddedPrompts:
+    """Add datasets and prompts to a benchmark; announces prompts.added where any is new."""
+    benchmark, _ = catalog.add_benchmark(session, name)
+    described = {spec.name: spec for spec in datasets}
+    by_dataset: dict[str, list[PromptSpec]] = {spec.name: [] for spec in datasets}
+    for prompt in prompts:
+        by_dataset.setdefault(prompt.dataset, []).append(prompt)
+    added = known = 0
+    for dataset_name, members in by_dataset.items():
+        spec = described.get(dataset_name) or _dataset_of(session, benchmark.id, dataset_name, members)
+        SCORERS.get(spec.scorer)
+        change = catalog.add_prompts(session, catalog.add_dataset(session, benchmark, spec), members)
+        added, known = added + change.added, known + change.known
+    if added:
+        revision = catalog.bump_prompts_revision(session, benchmark)
+        emit(
+            session,
+            "prompts.added",
+            {
+                "benchmark_id": benchmark.id,
+                "benchmark": name,
+                "prompts_revision": revision,
+                "added": added,
+            },
+        )
+    return AddedPrompts(name, added, known, tuple(by_dataset))
+
+
+def _dataset_of(
+    session: Session, benchmark_id: int | None, name: str, prompts: list[PromptSpec]
+) -> DatasetSpec:
+    """The dataset as it is stored; a new one is scored by its prompts' form."""
+    stored = session.exec(
+        select(Dataset, Scorer)
+        .where(Dataset.scorer_id == Scorer.id)
+        .where(Dataset.benchmark_id == benchmark_id, Dataset.name == name)
+    ).first()
+    if stored is None:
+        choices = bool(prompts) and all(prompt.choices for prompt in prompts)
+        return DatasetSpec(name=name, scorer="multiple-choice" if choices else "exact-match")
+    dataset, scorer = stored
+    return DatasetSpec(
+        name=name,
+        weight=dataset.weight,
+        score_type=ScoreType(dataset.score_type),
+        scorer=scorer.name,
+        scorer_params=scorer.params,
+    )
+
+
+def _lines(path: Path) -> Iterator[PromptSpec]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path.name} cannot be read: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield parse_prompt(_object(line, f"{path.name}, line {number}"), f"{path.name}, line {number}")
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise BadInputError(f"{place}: not JSON: {error}", "write one JSON object per line") from None
+    if not isinstance(data, dict):
+        raise BadInputError(f"{place}: expected a JSON object", "write one JSON object per line")
+    return data
+
+
+def _description(path: Path, benchmark_name: str) -> tuple[str, list[DatasetSpec], list[PromptSpec]]:
+    data = read_mapping(path)
+    unknown = sorted(set(data) - {"benchmark", "datasets", "prompts"})
+    if unknown:
+        raise BadInputError(
+            f"{path.name}: unknown key '{unknown[0]}'", "known keys: benchmark, datasets, prompts"
+        )
+    datasets = [
+        parse_dataset(entry, f"{path.name}, dataset {i}")
+        for i, entry in enumerate(data.get("datasets", []), 1)
+    ]
+    prompts = [
+        parse_prompt(entry, f"{path.name}, prompt {i}") for i, entry in enumerate(data.get("prompts", []), 1)
+    ]
+    return data.get("benchmark", benchmark_name), datasets, prompts

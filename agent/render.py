@@ -1,0 +1,172 @@
+"""A leaderboard as a Rich table, a JSON-able mapping, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from agent.leaderboard import COMPLETE, INTERVAL_WORDS, Leaderboard, LeaderboardRow
+from agent.text import ago, dollars, printable
+
+__all__ = ["as_csv", "as_dict", "as_markdown", "as_table", "notes"]
+
+COLUMNS = (
+    "Rank",
+    "Model",
+    "Score",
+    "Interval",
+    "Beats next",
+    "Acquired",
+    "Cost",
+    "Age",
+    "Estimator",
+    "Study",
+)
+NARROW_COLUMNS = ("Rank", "Model", "Score", "Interval", "Acquired", "Cost")
+WIDE = 130
+CSV_COLUMNS = (
+    "rank",
+    "rank_best",
+    "rank_worst",
+    "method",
+    "model",
+    "score",
+    "low",
+    "high",
+    "std",
+    "level",
+    "interval_kind",
+    "acquired",
+    "total",
+    "acquired_share",
+    "cost_usd",
+    "estimated_at",
+    "estimator",
+    "version_id",
+    "study_id",
+    "study_state",
+    "better_than_next",
+    "stale",
+)
+
+
+def as_table(board: Leaderboard, width: int = 200) -> Table:
+    """For a terminal of `width` columns (a narrow one gets the main columns only); print `notes` below it."""
+    wanted = COLUMNS if width >= WIDE else NARROW_COLUMNS
+    table = Table(
+        title=Text(f"{printable(board.benchmark)}: {len(board.rows)} models, {board.prompts} prompts"),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+    )
+    for name in wanted:
+        right = name in ("Score", "Beats next", "Acquired", "Cost", "Age")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "Model")
+    for row in board.rows:
+        # Text objects: nothing in a name is taken for Rich's own markup.
+        cells = dict(zip(COLUMNS, _cells(row, board), strict=True))
+        table.add_row(*(Text(cells[name]) for name in wanted), style="dim" if row.stale else "")
+    return table
+
+
+def as_dict(board: Leaderboard) -> dict[str, Any]:
+    """For JSON: every field of every row; costs in micro-dollars and dollars, times in ISO 8601."""
+    top = {key: value for key, value in vars(board).items() if key not in ("rows", "built_at")}
+    return {
+        **top,
+        "cost": board.cost,
+        "cost_usd": board.cost / 1e6,
+        "built_at": board.built_at.isoformat(),
+        "rows": [_row_dict(row, board) for row in board.rows],
+    }
+
+
+def as_csv(board: Leaderboard) -> str:
+    """As CSV with a header; a name that a spreadsheet would run as a formula gets an apostrophe in front."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in board.rows:
+        values = _row_dict(row, board)
+        writer.writerow({**values, "method": _inert(row.method), "model": _inert(row.model)})
+    return out.getvalue()
+
+
+def as_markdown(board: Leaderboard) -> str:
+    """As a Markdown table under a heading, with notes."""
+    lines = [f"## {_plain(board.benchmark)}", ""]
+    lines += ["| " + " | ".join(COLUMNS) + " |", "| " + " | ".join("---" for _ in COLUMNS) + " |"]
+    lines += ["| " + " | ".join(_plain(cell) for cell in _cells(row, board)) + " |" for row in board.rows]
+    return "\n".join([*lines, "", *(f"{_plain(note)}\n" for note in notes(board))])
+
+
+def notes(board: Leaderboard) -> list[str]:
+    """What the table itself does not say: kinds of interval, methods not shown, the total cost."""
+    kinds = dict.fromkeys(row.interval_kind for row in board.rows)
+    found = [f"Interval {INTERVAL_WORDS.get(kind, kind)}." for kind in kinds]
+    if any(row.rank_best != row.rank_worst for row in board.rows):
+        found.append(f"A range beside a rank: the ranks not excluded at the {board.level:.0%} level.")
+    if any(row.stale for row in board.rows):
+        found.append("* estimated before the benchmark's prompts changed.")
+    for count, what in (
+        (board.pending, "with an open study and no estimate yet"),
+        (board.unlisted, "with only some of the scores and no study: assay study create"),
+        (board.retired, "retired"),
+    ):
+        if count:
+            found.append(f"Not shown: {count} {what}.")
+    if not board.rows:
+        found.insert(0, "No model has a score yet: add one with assay model add, or import scores.")
+    found.append(f"Spent on the estimates shown: {dollars(board.cost)}.")
+    return found
+
+
+def interval(row: LeaderboardRow) -> str:
+    """The interval in one cell: "0.61 to 0.68 (95% predicted)", or "exact"."""
+    if row.interval_kind == COMPLETE:
+        return "exact"
+    return f"{row.low:.3f}–{row.high:.3f} ({row.level:.0%} {printable(row.interval_kind)})"
+
+
+def _cells(row: LeaderboardRow, board: Leaderboard) -> tuple[str, ...]:
+    ranks = f" [{row.rank_best}–{row.rank_worst}]" if row.rank_best != row.rank_worst else ""
+    version = f" v{row.version_id}" if row.version_id is not None else ""
+    return (
+        f"{row.rank}{ranks}",
+        printable(row.method),
+        f"{row.score:.4f}{'*' if row.stale else ''}",
+        interval(row),
+        "–" if row.better_than_next is None else f"{row.better_than_next:.0%}",
+        f"{row.acquired}/{row.total} ({row.acquired_share:.1%})",
+        dollars(row.cost),
+        ago(row.estimated_at, board.built_at),
+        f"{row.estimator}{version}" if row.estimator else "–",
+        f"{row.study_id} {row.study_state}" if row.study_id is not None else "–",
+    )
+
+
+def _row_dict(row: LeaderboardRow, board: Leaderboard) -> dict[str, Any]:
+    values = dict(vars(row))
+    values["estimated_at"] = row.estimated_at.isoformat() if row.estimated_at else None
+    return {
+        **values,
+        "acquired_share": row.acquired_share,
+        "cost_usd": row.cost / 1e6,
+        "age_seconds": row.age_seconds(board.built_at),
+    }
+
+
+def _inert(name: str) -> str:
+    return "'" + name if name.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else name
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "\\`*_[]|#~!":
+        text = text.replace(character, "\\" + character)
+    return text

@@ -1,0 +1,145 @@
+"""What the agent does about each kind of event. A rule writes in the event's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlmodel import Session, col, func, select
+
+from assay.settings import Settings
+from assay.specs import ModelSpec
+from storage import catalog, studies
+from storage.studies import StudyRequest
+from storage.tables import Benchmark, Dataset, Event, Method, Model, Score, Study, StudyState
+from workers.backends import BACKENDS
+from workers.work import spec_of
+
+__all__ = ["RULES", "automatic_study"]
+
+#: Effects of an event: rows are written here, the studies named in the answer are advanced afterwards.
+Rule = Callable[[Session, Settings, dict[str, Any]], set[int]]
+
+#: With fewer methods scored than this, an estimator that learns from history has nothing to learn from.
+LEAST_HISTORY = 3
+
+
+def on_model_registered(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """An estimate study per benchmark that the model names; all benchmarks where it names none."""
+    model = session.get(Model, payload["model_id"])
+    if model is None or model.retired_at is not None or not _can_run(model):
+        return set()
+    spec = spec_of(model)
+    created = set()
+    for benchmark in session.exec(select(Benchmark).order_by(col(Benchmark.id))).all():
+        if _matches(session, spec, benchmark):
+            method = catalog.default_method(session, payload["model_id"])
+            trigger = f"model:{model.id}:benchmark:{benchmark.id}"
+            created |= automatic_study(session, settings, benchmark, method, trigger)
+    return created
+
+
+def on_prompts_added(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Refresh every model that a study has evaluated on the benchmark, once per state of its prompts."""
+    benchmark = session.get(Benchmark, payload["benchmark_id"])
+    if benchmark is None:
+        return set()
+    created = set()
+    for method in _evaluated(session, benchmark):
+        trigger = f"prompts:{benchmark.id}:{payload['prompts_revision']}:method:{method.id}"
+        created |= automatic_study(session, settings, benchmark, method, trigger)
+    return created
+
+
+def on_jobs_finished(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Advance the study whose jobs finished."""
+    return {payload["study_id"]}
+
+
+def on_study_created(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Take the new study's first step."""
+    return {payload["study_id"]}
+
+
+def on_estimator_changed(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Advance the studies that wait for an estimator of the benchmark."""
+    query = select(Study.id).where(
+        Study.benchmark_id == payload["benchmark_id"], Study.state == StudyState.WAITING
+    )
+    return {int(i) for i in session.exec(query).all() if i is not None}
+
+
+RULES: dict[str, Rule] = {
+    "model.registered": on_model_registered,
+    "prompts.added": on_prompts_added,
+    "jobs.finished": on_jobs_finished,
+    "study.created": on_study_created,
+    "study.running": on_study_created,
+    "estimator.promoted": on_estimator_changed,
+    "estimator.failed": on_estimator_changed,
+}
+
+
+def handle(session: Session, settings: Settings, event: Event) -> set[int]:
+    """Apply the event's rule; events without one are news for people only."""
+    rule = RULES.get(event.kind)
+    return rule(session, settings, event.payload) if rule else set()
+
+
+def automatic_study(
+    session: Session, settings: Settings, benchmark: Benchmark, method: Method, trigger: str
+) -> set[int]:
+    """Create the configured estimate study for a method, unless the trigger did so before."""
+    assert benchmark.id is not None
+    assert method.id is not None
+    enough = _history_size(session, benchmark) >= LEAST_HISTORY
+    study = studies.create(
+        session,
+        StudyRequest(
+            benchmark_id=benchmark.id,
+            method_ids=[method.id],
+            policy=settings.policy if enough else "stratified",
+            estimator=settings.estimator if enough else "aggregate",
+            seed=settings.seed,
+            batch_size=settings.batch_size,
+            level=settings.level,
+            max_prompts=settings.max_prompts,
+            until_width=settings.until_width,
+            caps={"usd": round(settings.max_usd * 1e6)},
+            trigger=trigger,
+        ),
+    )
+    return set() if study is None or study.id is None else {study.id}
+
+
+def _can_run(model: Model) -> bool:
+    """Imported models have scores but nothing that could answer."""
+    return model.backend in BACKENDS
+
+
+def _matches(session: Session, spec: ModelSpec, benchmark: Benchmark) -> bool:
+    assert benchmark.id is not None
+    named = spec.benchmarks is None or benchmark.name in spec.benchmarks
+    return named and catalog.count_prompts(session, benchmark.id) > 0
+
+
+def _evaluated(session: Session, benchmark: Benchmark) -> list[Method]:
+    """Methods of active, runnable models that finished or unfinished studies of the benchmark cover."""
+    found: dict[int, Method] = {}
+    query = select(Study.id).where(Study.benchmark_id == benchmark.id, Study.state != StudyState.CANCELLED)
+    for study_id in session.exec(query).all():
+        for method in studies.methods_of(session, int(study_id or 0)):
+            model = session.get_one(Model, method.model_id)
+            if model.retired_at is None and _can_run(model):
+                found[int(method.id or 0)] = method
+    return [found[key] for key in sorted(found)]
+
+
+def _history_size(session: Session, benchmark: Benchmark) -> int:
+    """Number of methods that have any score on the benchmark."""
+    query = (
+        select(func.count(func.distinct(Score.method_id)))
+        .join(Dataset, col(Dataset.id) == col(Score.dataset_id))
+        .where(Dataset.benchmark_id == benchmark.id)
+    )
+    return int(session.exec(query).one())

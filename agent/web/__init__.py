@@ -1,0 +1,5 @@
+"""The web page: what the running agent does and found, server-rendered, readable without JavaScript."""
+
+from agent.web._app import create_app, serve
+
+__all__ = ["create_app", "serve"]

@@ -1,0 +1,267 @@
+"""The web application: routes, errors and the server."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import uvicorn
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.routing import APIRouter
+from fastapi.staticfiles import StaticFiles
+from sqlmodel import Session, select
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+
+from agent import render
+from agent.leaderboard import Leaderboard
+from agent.web import _charts as charts
+from agent.web import _pages as pages
+from agent.web._boards import Boards, Shared
+from agent.web._body import Body
+from agent.web._headers import HEADERS, SecurityHeaders
+from agent.web._leaderboard_view import view_of
+from agent.web._rendering import as_json, html, problem
+from assay.errors import AssayError, StorageError, UsageError
+from assay.settings import Settings
+from storage.database import Database
+from storage.tables import Benchmark, StudyState, utc_now
+
+__all__ = ["create_app", "serve"]
+
+log = logging.getLogger(__name__)
+router = APIRouter()
+
+LARGEST_ID = 2**31 - 1
+BODIES, BODY_S = 32, 5.0  # rendered leaderboards kept, and for how long: their ages grow
+CHARTS = 6  # methods of a study that are drawn; the table below has all
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application over one database; it opens no connection before the first request."""
+    # The described, versioned API is not here yet, so there is nothing to describe.
+    app = FastAPI(title="Assay", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.database = Database(settings.database)
+    app.state.boards = Boards(settings.cache_dir)
+    app.state.bodies = Shared[Body](BODIES, BODY_S)
+    app.include_router(router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
+    app.add_middleware(SecurityHeaders)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(AssayError, _assay_error)
+    app.add_exception_handler(Exception, _crash)
+    return app
+
+
+def serve(settings: Settings, host: str = "127.0.0.1", port: int | None = None) -> None:
+    """Run the web page until interrupted.
+
+    Args:
+        settings: Says which database; an empty SQLite database gets its tables.
+        host: Address to listen on. The page asks for no password: keep it to this machine, or put a proxy
+            that does before it.
+        port: Port, default `settings.web_port`; 0 = any free one.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+        StorageError: The database cannot be used.
+    """
+    database = Database(settings.database)
+    if database.is_sqlite:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    database.create_or_check()
+    database.close()
+    listener = _listen(host, settings.web_port if port is None else port)
+    config = uvicorn.Config(
+        create_app(settings), log_level="warning", access_log=False, server_header=False, lifespan="off"
+    )
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen before the server starts, so that a taken port is one clear line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {reason}",
+            "choose another with --host and --port, or ASSAY_WEB_PORT",
+        ) from None
+    return listener
+
+
+# --- what a request needs ----------------------------------------------------------------------------------
+
+
+def _session(request: Request) -> Iterator[Session]:
+    with request.app.state.database.read() as session:
+        yield session
+
+
+Reading = Annotated[Session, Depends(_session)]
+
+
+def _wants_json(request: Request) -> bool:
+    return request.query_params.get("format") == "json" or request.url.path.endswith(".json")
+
+
+def _name(session: Session, ref: str) -> str:
+    """A benchmark's name from the end of a path; ".json" belongs to it only where it is called so."""
+    if "\x00" in ref:
+        raise UsageError("a benchmark's name holds no such characters", "see the list of benchmarks")
+    if ref.endswith(".json"):
+        called_so = session.exec(select(Benchmark.id).where(Benchmark.name == ref)).first()
+        return ref if called_so is not None else ref.removesuffix(".json")
+    return ref
+
+
+def _study_id(ref: str) -> int:
+    number = ref.removesuffix(".json")
+    if not (number.isascii() and number.isdigit() and int(number[:20]) <= LARGEST_ID):
+        raise UsageError(f"'{ref[:50]}' is not a study's number", "see the list of studies")
+    return int(number)
+
+
+# --- pages -------------------------------------------------------------------------------------------------
+
+
+@router.get("/")
+@router.get("/benchmarks")
+@router.get("/benchmarks.json")
+def benchmarks(request: Request, session: Reading) -> Response:
+    """All benchmarks with their leaders."""
+    names = session.exec(select(Benchmark.name).order_by(Benchmark.name)).all()
+    boards = [request.app.state.boards.get(session, name) for name in names]
+    lines = pages.benchmark_lines(session, boards)
+    if _wants_json(request):
+        return as_json({"benchmarks": lines})
+    return html(request, "benchmarks.html", benchmarks=lines)
+
+
+@router.get("/benchmarks/{ref:path}")
+def leaderboard(request: Request, ref: str, session: Reading) -> Response:
+    """A benchmark's leaderboard as a page, JSON, CSV or Markdown."""
+    board = request.app.state.boards.get(session, _name(session, ref))
+    key = (request.url.path, request.url.query)
+    body: Body = request.app.state.bodies.get(key, board.built_at, lambda: _leaderboard(request, board))
+    return body.answer(request)
+
+
+def _leaderboard(request: Request, board: Leaderboard) -> Body:
+    board = replace(board, built_at=utc_now())  # ages are counted from now
+    view = view_of(board, dict(request.query_params))
+    listed = board.only(view.rows)
+    kind = request.query_params.get("format", "")
+    if _wants_json(request):
+        return Body.of(as_json(render.as_dict(listed)))
+    if kind == "csv":
+        return Body.of(_file(render.as_csv(listed), "csv", "text/csv"))
+    if kind == "md":
+        return Body.of(_file(render.as_markdown(listed), "md", "text/markdown"))
+    axis = charts.bar_axis(view.rows)
+    rows = [(row, charts.bar_of(row, axis)) for row in view.shown]
+    notes = render.notes(board)
+    page = html(request, "leaderboard.html", board=board, view=view, rows=rows, axis=axis, notes=notes)
+    return Body.of(page)
+
+
+def _file(content: str, suffix: str, media_type: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="leaderboard.{suffix}"'}
+    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
+
+
+@router.get("/studies")
+@router.get("/studies.json")
+def studies(request: Request, session: Reading) -> Response:
+    """The newest studies."""
+    state, before = request.query_params.get("state", ""), request.query_params.get("before")
+    known = [str(known) for known in StudyState]
+    if state and state not in known:
+        raise UsageError(f"unknown state '{state[:50]}'", f"use one of: {', '.join(known)}")
+    lines = pages.study_lines(session, state=state, before=None if before is None else _study_id(before))
+    if _wants_json(request):
+        return as_json({"studies": lines})
+    return html(request, "studies.html", studies=lines, state=state, states=known)
+
+
+@router.get("/studies/{ref}")
+def study(request: Request, ref: str, session: Reading) -> Response:
+    """One study: progress, spend, interval, decisions."""
+    page = pages.study_page(session, _study_id(ref))
+    if _wants_json(request):
+        return as_json(page)
+    drawn = list(page.steps.items())[:CHARTS]
+    curves = {
+        name: charts.curve_of([(s.acquired, s.low, s.score, s.high) for s in steps]) for name, steps in drawn
+    }
+    refresh = request.query_params.get("refresh") == "5"
+    return html(request, "study.html", page=page, study=page.study, curves=curves, refresh=refresh)
+
+
+@router.get("/events")
+@router.get("/events.json")
+def events(request: Request, session: Reading) -> Response:
+    """The newest events."""
+    lines = pages.event_lines(session)
+    if _wants_json(request):
+        return as_json({"events": lines})
+    return html(request, "events.html", events=lines)
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """Whether this process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+def readyz(request: Request) -> Response:
+    """Whether it can serve: the database is reachable and of this program's schema version."""
+    try:
+        request.app.state.database.check()
+    except StorageError as error:
+        return as_json({"status": "not ready", "database": error.message, "hint": error.hint}, 503)
+    return as_json({"status": "ready", "database": "ok"})
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return problem(request, 404, "Page not found", "There is no such page.", "Start at the benchmarks.")
+    if error.status_code == 405:
+        hint = "These pages can only be read; change things with the assay command."
+        return problem(request, 405, "Read only", "This page takes no such request.", hint)
+    return problem(request, error.status_code, "Request refused", str(error.detail), "")
+
+
+def _assay_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AssayError)
+    if isinstance(error, UsageError):
+        return problem(request, 404, "Not found", error.message, error.hint)
+    log.warning("%s: %s", request.url.path, error)
+    status = 503 if isinstance(error, StorageError) else 500
+    return problem(request, status, "Not available now", error.message, error.hint)
+
+
+def _crash(request: Request, error: Exception) -> Response:
+    log.error("%s failed", request.url.path, exc_info=error)
+    detail = f"An error that nobody foresaw: {type(error).__name__}."
+    response = problem(
+        request, 500, "Something went wrong", detail, "The server's log has the details; please report it."
+    )
+    response.headers.update(HEADERS)  # this answer is sent from outside all other middleware
+    return response

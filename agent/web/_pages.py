@@ -1,0 +1,349 @@
+"""What each page shows, read from the database once and rendered as HTML or JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, func
+from sqlmodel import Session, col, select
+
+from agent.leaderboard import OPEN_STUDIES, Leaderboard
+from storage import estimates, events, studies
+from storage.tables import (
+    Benchmark,
+    Budget,
+    Dataset,
+    EstimatorVersion,
+    Job,
+    JobState,
+    Method,
+    Prompt,
+    Score,
+    Study,
+    StudyMethod,
+)
+
+__all__ = [
+    "BenchmarkLine",
+    "BudgetLine",
+    "Decision",
+    "EventLine",
+    "StudyLine",
+    "StudyPage",
+    "StudyStep",
+    "benchmark_lines",
+    "event_lines",
+    "study_lines",
+    "study_page",
+]
+
+EXCERPT = 140  # characters of a prompt shown beside its id
+
+
+@dataclass(frozen=True)
+class BenchmarkLine:
+    """A benchmark in the list of all."""
+
+    name: str
+    prompts: int
+    datasets: int
+    models: int
+    leader: str | None
+    leader_score: float | None
+    leader_low: float | None
+    leader_high: float | None
+    leader_sure: bool  # whether no other method can be first
+    open_studies: int
+    cost: int
+
+
+@dataclass(frozen=True)
+class BudgetLine:
+    """A cap of a study and what is used of it; usd in micro-dollars."""
+
+    unit: str
+    cap: int
+    spent: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class StudyLine:
+    """A study in the list of all."""
+
+    id: int
+    benchmark: str
+    methods: tuple[str, ...]
+    objective: str
+    policy: str
+    estimator: str
+    version_id: int | None
+    state: str
+    reason: str
+    bought: int
+    open_jobs: int
+    parked: int
+    max_prompts: int | None
+    budgets: tuple[BudgetLine, ...]
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class StudyStep:
+    """A method's estimate after a step."""
+
+    step: int
+    score: float
+    low: float
+    high: float
+    std: float
+    level: float
+    interval_kind: str
+    acquired: int
+    total: int
+    cost: int
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A prompt that the study decided to buy, why, and what came of it."""
+
+    job_id: int
+    step: int
+    method: str
+    prompt: str
+    excerpt: str
+    gain: float | None
+    probability: float | None
+    expected_cost: int
+    state: str
+    reason: str
+    attempts: int
+    score: float | None
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """Everything about one study."""
+
+    study: StudyLine
+    level: float
+    until_width: float | None
+    batch_size: int
+    seed: int
+    version_state: str
+    steps: dict[str, tuple[StudyStep, ...]]  # by method
+    decisions: tuple[Decision, ...]
+    decided: int
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """Something that happened."""
+
+    id: int
+    kind: str
+    payload: dict[str, Any]
+    created_at: datetime
+    handled_at: datetime | None
+    error: str
+
+
+def benchmark_lines(session: Session, boards: Iterable[Leaderboard]) -> list[BenchmarkLine]:
+    """One line per leaderboard, with its count of open studies."""
+    query = (
+        select(Benchmark.name, func.count())
+        .join(Study, col(Study.benchmark_id) == col(Benchmark.id))
+        .where(col(Study.state).in_(OPEN_STUDIES))
+        .group_by(col(Benchmark.name))
+    )
+    running: dict[str, int] = dict(session.exec(query).all())
+    return [_benchmark_line(board, running.get(board.benchmark, 0)) for board in boards]
+
+
+def _benchmark_line(board: Leaderboard, running: int) -> BenchmarkLine:
+    first = board.rows[0] if board.rows else None
+    return BenchmarkLine(
+        name=board.benchmark,
+        prompts=board.prompts,
+        datasets=len(board.datasets),
+        models=len(board.rows),
+        leader=first.method if first else None,
+        leader_score=first.score if first else None,
+        leader_low=first.low if first else None,
+        leader_high=first.high if first else None,
+        leader_sure=bool(first and first.rank_worst == 1),
+        open_studies=running,
+        cost=board.cost,
+    )
+
+
+def study_lines(
+    session: Session, *, state: str = "", before: int | None = None, limit: int = 50
+) -> list[StudyLine]:
+    """The newest studies, newest first."""
+    query = select(Study, Benchmark.name).join(Benchmark, col(Benchmark.id) == col(Study.benchmark_id))
+    if state:
+        query = query.where(Study.state == state)
+    if before is not None:
+        query = query.where(col(Study.id) < before)
+    found = session.exec(query.order_by(col(Study.id).desc()).limit(limit)).all()
+    return _lines(session, [(study, name) for study, name in found])
+
+
+def _lines(session: Session, found: Sequence[tuple[Study, str]]) -> list[StudyLine]:
+    ids = [int(study.id or 0) for study, _ in found]
+    names = _method_names(session, ids)
+    counts = _job_counts(session, ids)
+    budgets = _budgets(session, ids)
+    return [
+        StudyLine(
+            id=pk,
+            benchmark=benchmark,
+            methods=tuple(names[pk]),
+            objective=study.objective,
+            policy=study.policy,
+            estimator=study.estimator,
+            version_id=study.version_id,
+            state=study.state,
+            reason=study.reason,
+            bought=counts[pk][JobState.DONE],
+            open_jobs=counts[pk][JobState.QUEUED] + counts[pk][JobState.LEASED],
+            parked=counts[pk][JobState.PARKED],
+            max_prompts=study.max_prompts,
+            budgets=tuple(budgets[pk]),
+            created_at=study.created_at,
+            finished_at=study.finished_at,
+        )
+        for pk, (study, benchmark) in zip(ids, found, strict=True)
+    ]
+
+
+def _method_names(session: Session, ids: Sequence[int]) -> dict[int, list[str]]:
+    query = (
+        select(StudyMethod.study_id, Method.name)
+        .join(Method, col(Method.id) == col(StudyMethod.method_id))
+        .where(col(StudyMethod.study_id).in_(ids))
+        .order_by(col(Method.id))
+    )
+    names: dict[int, list[str]] = defaultdict(list)
+    for study_id, name in session.exec(query).all():
+        names[study_id].append(name)
+    return names
+
+
+def _job_counts(session: Session, ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    query = (
+        select(Job.study_id, Job.state, func.count())
+        .where(col(Job.study_id).in_(ids))
+        .group_by(col(Job.study_id), col(Job.state))
+    )
+    counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for study_id, state, count in session.exec(query).all():
+        counts[study_id][state] = count
+    return counts
+
+
+def _budgets(session: Session, ids: Sequence[int]) -> dict[int, list[BudgetLine]]:
+    query = select(Budget).where(Budget.scope == "study", col(Budget.scope_id).in_(ids))
+    found: dict[int, list[BudgetLine]] = defaultdict(list)
+    for b in session.exec(query.order_by(col(Budget.id))).all():
+        found[b.scope_id].append(BudgetLine(b.unit, b.cap, b.spent, b.reserved))
+    return found
+
+
+def study_page(session: Session, study_id: int, decisions: int = 50) -> StudyPage:
+    """Everything about one study, with its newest decisions.
+
+    Raises:
+        UsageError: There is no such study.
+    """
+    study = studies.find(session, study_id)
+    benchmark = session.get_one(Benchmark, study.benchmark_id)
+    version = session.get(EstimatorVersion, study.version_id) if study.version_id else None
+    return StudyPage(
+        study=_lines(session, [(study, benchmark.name)])[0],
+        level=study.level,
+        until_width=study.until_width,
+        batch_size=study.batch_size,
+        seed=study.seed,
+        version_state=version.state if version else "",
+        steps=_steps(session, study_id),
+        decisions=tuple(_decisions(session, study_id, decisions)),
+        decided=int(session.exec(select(func.count()).where(Job.study_id == study_id)).one()),
+    )
+
+
+def _steps(session: Session, study_id: int) -> dict[str, tuple[StudyStep, ...]]:
+    names = {method.id: method.name for method in studies.methods_of(session, study_id)}
+    found: dict[str, list[StudyStep]] = {name: [] for name in names.values()}
+    for e in estimates.history(session, study_id):
+        step = StudyStep(
+            step=e.step,
+            score=e.score,
+            low=e.low,
+            high=e.high,
+            std=e.std,
+            level=e.level,
+            interval_kind=e.interval_kind,
+            acquired=e.acquired,
+            total=e.total,
+            cost=e.cost,
+            created_at=e.created_at,
+        )
+        found.setdefault(names.get(e.method_id, f"method {e.method_id}"), []).append(step)
+    return {name: tuple(steps) for name, steps in found.items()}
+
+
+def _decisions(session: Session, study_id: int, limit: int) -> list[Decision]:
+    excerpt = func.substr(Prompt.text, 1, EXCERPT + 1)  # a prompt may be a megabyte long
+    its_score = and_(
+        col(Score.dataset_id) == col(Prompt.dataset_id),
+        col(Score.scorer_id) == col(Job.scorer_id),
+        col(Score.method_id) == col(Job.method_id),
+        col(Score.prompt_id) == col(Job.prompt_id),
+    )
+    query: Any = (
+        select(Job, Method.name, Dataset.name, Prompt.key, excerpt, Score.value)  # type: ignore[call-overload]
+        .join(Method, col(Method.id) == col(Job.method_id))
+        .join(Prompt, col(Prompt.id) == col(Job.prompt_id))
+        .join(Dataset, col(Dataset.id) == col(Prompt.dataset_id))
+        .join(Score, its_score, isouter=True)
+        .where(Job.study_id == study_id)
+        .order_by(col(Job.id).desc())
+        .limit(limit)
+    )
+    return [_decision(*row) for row in session.exec(query).all()]
+
+
+def _decision(job: Job, method: str, dataset: str, key: str, excerpt: str, score: float | None) -> Decision:
+    return Decision(
+        job_id=int(job.id or 0),
+        step=job.step,
+        method=method,
+        prompt=f"{dataset}/{key}",
+        excerpt=excerpt if len(excerpt) <= EXCERPT else excerpt[:EXCERPT] + "…",
+        gain=job.gain,
+        probability=job.probability,
+        expected_cost=job.expected_cost,
+        state=job.state,
+        reason=job.reason,
+        attempts=job.attempts,
+        score=score if job.state == JobState.DONE else None,
+        created_at=job.created_at,
+    )
+
+
+def event_lines(session: Session, limit: int = 100) -> list[EventLine]:
+    """The newest events, newest first."""
+    return [
+        EventLine(int(e.id or 0), e.kind, e.payload, e.created_at, e.handled_at, e.error)
+        for e in events.recent(session, limit)
+    ]

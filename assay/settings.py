@@ -1,0 +1,119 @@
+"""Configuration: `assay.toml` in the working folder, overridden by `ASSAY_*` environment variables.
+
+Secrets (API keys, tokens, passwords) are never settings: specs name the environment variable that holds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from assay.errors import UsageError
+
+__all__ = ["Settings", "load_settings"]
+
+# A unix socket's path may have at most 108 bytes on Linux, 104 on macOS.
+LONGEST_SOCKET_PATH = 100
+
+
+class Settings(BaseSettings):
+    """All settings, with their defaults; each can be given as `ASSAY_<NAME>` or in `assay.toml`."""
+
+    model_config = SettingsConfigDict(env_prefix="ASSAY_", toml_file="assay.toml", extra="forbid")
+
+    data_dir: Path = Field(default=Path(".assay"), description="Folder of database, broker and caches.")
+    database_url: str = Field(default="", description="SQLAlchemy URL; empty = SQLite file in data_dir.")
+    broker_url: str = Field(default="", description="Redis URL; empty = bundled server in data_dir.")
+    watch_models: Path | None = Field(default=None, description="Folder of model files to watch.")
+    watch_prompts: Path | None = Field(default=None, description="Folder of prompt files to watch.")
+    watch_interval_s: float = Field(default=1.0, gt=0, description="Seconds between looks at the folders.")
+
+    policy: str = Field(default="stratified", description="Policy of studies that name none.")
+    estimator: str = Field(default="linear-gaussian", description="Estimator of studies that name none.")
+    batch_size: int = Field(default=10, ge=1, description="Cells that a study buys per step.")
+    max_prompts: int = Field(default=100, ge=1, description="Cells that an automatic study buys at most.")
+    max_usd: float = Field(default=1.0, ge=0, description="Cap of an automatic study, US dollars.")
+    until_width: float | None = Field(default=None, description="Stop once the interval is this narrow.")
+    level: float = Field(default=0.95, gt=0, lt=1, description="Level of intervals.")
+    seed: int = Field(default=0, description="Seed of studies that name none.")
+
+    retrain_scores: int = Field(default=500, ge=0, description="New scores that start a retraining; 0 = off.")
+    retrain_hours: float = Field(default=0.0, ge=0, description="Hours between retrainings; 0 = off.")
+    validation_share: float = Field(
+        default=0.1, ge=0, le=0.5, description="Share of methods held out of every fit, to judge it on."
+    )
+
+    jobs_per_task: int = Field(default=32, ge=1, description="Jobs that one Celery message carries.")
+    lease_s: float = Field(default=30.0, gt=0, description="Seconds until a silent worker's jobs go back.")
+    sweep_s: float = Field(default=5.0, gt=0, description="Seconds between sweeps for what died.")
+    redispatch_s: float = Field(
+        default=30.0, gt=0, description="Seconds until an unclaimed job is sent again."
+    )
+    max_attempts: int = Field(default=5, ge=1, description="Tries of a job before it is parked.")
+    worker_threads: int = Field(default=4, ge=1, description="Tasks that one worker process runs at once.")
+    web_port: int = Field(default=8765, ge=1, le=65535, description="Port of the web page.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over the environment, the environment over `assay.toml`."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def database(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{self.data_dir.absolute() / 'assay.db'}"
+
+    @property
+    def broker_socket(self) -> Path:
+        """Socket of the bundled broker; in the temporary folder where data_dir's path is too long for one."""
+        path = self.data_dir.absolute() / "broker.sock"
+        if len(str(path)) <= LONGEST_SOCKET_PATH:
+            return path
+        digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"assay-{digest}.sock"
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL in Celery's form."""
+        return self.broker_url or f"redis+socket://{self.broker_socket}"
+
+    @property
+    def embedded_broker(self) -> bool:
+        """Whether `assay up` starts the broker itself."""
+        return not self.broker_url
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder for matrices and artifacts that can be rebuilt from the database."""
+        return self.data_dir.absolute() / "cache"
+
+
+def load_settings() -> Settings:
+    """Read the configuration.
+
+    Raises:
+        UsageError: A setting is unknown or out of range; the message names it.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        hint = "set it in assay.toml or as ASSAY_" + name.upper()
+        raise UsageError(f"setting '{name}': {problem['msg']}", hint) from None

@@ -1,0 +1,183 @@
+"""What users write to describe models, benchmarks and prompts: checked shapes with clear errors."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from assay.errors import BadInputError
+from assay.matrix import ScoreType
+
+__all__ = [
+    "DatasetSpec",
+    "ModelSpec",
+    "Price",
+    "PromptSpec",
+    "content_hash",
+    "parse_dataset",
+    "parse_model",
+    "parse_prompt",
+    "read_mapping",
+]
+
+
+S = TypeVar("S", bound="_Spec")
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+
+class Price(_Spec):
+    """US dollars per million tokens, and per call; a local model is `{"free": true}`, never just left out."""
+
+    input_per_million: float = Field(default=0.0, ge=0)
+    output_per_million: float = Field(default=0.0, ge=0)
+    per_call: float = Field(default=0.0, ge=0)
+    free: bool = False
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        paid = self.input_per_million + self.output_per_million + self.per_call
+        if not paid and not self.free:
+            raise ValueError("all prices are 0: write free = true if calls cost nothing")
+        if paid and self.free:
+            raise ValueError("a price and free = true contradict each other")
+        return self
+
+    def micro_dollars(self, input_tokens: int, output_tokens: int) -> int:
+        """Cost of one call, in whole micro-dollars, rounded up."""
+        # Dollars per million tokens are micro-dollars per token.
+        exact = (
+            input_tokens * self.input_per_million
+            + output_tokens * self.output_per_million
+            + self.per_call * 1e6
+        )
+        return int(-(-exact // 1))
+
+
+class ModelSpec(_Spec):
+    """A model file: what to call and how.
+
+    Example:
+        name = "falcon-7b"
+        backend = "openai"
+        base_url = "http://127.0.0.1:8000/v1"
+        model = "tiiuae/falcon-7b"
+        api_key_env = "FALCON_KEY"
+        price = {input_per_million = 0.2, output_per_million = 0.6}
+    """
+
+    name: str = Field(min_length=1, max_length=200)
+    backend: str = "openai"
+    base_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    matrix: str | None = None  # replay backend: folder to answer from
+    row: str | None = None  # replay backend: row of the matrix, default the model's name
+    latency_ms: float = Field(default=0.0, ge=0)  # replay backend
+    failure_rate: float = Field(default=0.0, ge=0, le=1)  # replay backend
+    price: Price | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    max_tokens: int = Field(default=512, ge=1)
+    timeout_s: float = Field(default=60.0, gt=0)
+    max_in_flight: int = Field(default=64, ge=1)
+    benchmarks: list[str] | None = None
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+
+class PromptSpec(_Spec):
+    """One line of a prompt file; without an id, the content's hash is the id."""
+
+    id: str | None = Field(default=None, max_length=200)
+    dataset: str = Field(default="default", min_length=1, max_length=200)
+    text: str = Field(min_length=1)
+    target: str | float | list[str] | None = None
+    choices: list[str] | None = None
+    fields: dict[str, Any] = Field(default_factory=dict)
+
+    def all_fields(self) -> dict[str, Any]:
+        """Target, choices and free fields in one mapping, as stored."""
+        named = {"target": self.target, "choices": self.choices}
+        return {**self.fields, **{key: value for key, value in named.items() if value is not None}}
+
+
+class DatasetSpec(_Spec):
+    """A dataset of a benchmark: its weight, score type and scorer."""
+
+    name: str = Field(min_length=1)
+    weight: float = Field(default=1.0, ge=0)
+    score_type: ScoreType = ScoreType.BINARY
+    scorer: str = "exact-match"
+    scorer_params: dict[str, Any] = Field(default_factory=dict)
+
+
+def content_hash(text: str, fields: dict[str, Any]) -> str:
+    """Identity of a prompt's content: SHA-256 over its text and fields."""
+    content = json.dumps({"text": text, "fields": fields}, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parse_model(data: dict[str, Any], source: str) -> ModelSpec:
+    """Check a model description; `source` names it in errors."""
+    return _parse(ModelSpec, data, source)
+
+
+def parse_dataset(data: dict[str, Any], source: str) -> DatasetSpec:
+    """Check a dataset description; `source` names it in errors."""
+    return _parse(DatasetSpec, data, source)
+
+
+def parse_prompt(data: dict[str, Any], source: str) -> PromptSpec:
+    """Check a prompt description; `source` names it in errors."""
+    return _parse(PromptSpec, data, source)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a TOML, YAML or JSON file that holds one mapping.
+
+    Raises:
+        BadInputError: Not readable, not of that format, or not a mapping.
+    """
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            data: Any = tomllib.loads(text)
+        elif path.suffix == ".json":
+            data = json.loads(text)
+        else:
+            data = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInputError(
+            f"{path.name} cannot be read: {reason}", "mend the file and save it again"
+        ) from None
+    if not isinstance(data, dict):
+        raise BadInputError(f"{path.name} does not hold a mapping of keys to values")
+    return data
+
+
+def _parse(kind: type[S], data: dict[str, Any], source: str) -> S:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise BadInputError(f"{source}: {_first_problem(error, kind)}") from None
+
+
+def _first_problem(error: ValidationError, kind: type[BaseModel]) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] != "extra_forbidden":
+        return f"{where or 'the whole'}: {problem['msg']}"
+    known = list(kind.model_fields) if len(problem["loc"]) == 1 else list(Price.model_fields)
+    near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+    nearest = f", did you mean '{near[0]}'?" if near else ""
+    return f"unknown key '{where}'{nearest} known keys: {', '.join(known)}"

@@ -1,0 +1,7 @@
+"""Import of score matrices: each file or folder whole or not at all, and as often as one likes."""
+
+from storage.importing._long_table import import_long_table
+from storage.importing._matrix_folder import import_matrix_folder
+from storage.importing._store import ImportReport
+
+__all__ = ["ImportReport", "import_long_table", "import_matrix_folder"]

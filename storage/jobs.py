@@ -1,0 +1,246 @@
+"""Jobs: stored before they are sent, claimed by lease, finished once.
+
+The broker may lose, repeat or reorder messages: a message only names job ids, and every transition here is a
+conditional UPDATE that says whether it won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, insert, or_, update
+from sqlalchemy.engine import CursorResult
+from sqlmodel import Session, col, select
+
+from storage.tables import Job, JobState, utc_now
+
+__all__ = [
+    "OPEN_STATES",
+    "NewJob",
+    "add",
+    "claim",
+    "count_finished",
+    "count_open",
+    "expired",
+    "finish",
+    "open_cells",
+    "park",
+    "parked_cells",
+    "renew",
+    "requeue",
+    "undispatched",
+]
+
+OPEN_STATES = (JobState.QUEUED, JobState.LEASED)
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A cell to buy, and why.
+
+    Attributes:
+        method_id: Row.
+        prompt_id: Column.
+        scorer_id: How it will be scored.
+        expected_cost: Micro-dollars, worst case.
+        gain: What the policy expected of it, None where it says nothing.
+        probability: Probability with which the policy drew it, None where it was not drawn.
+        kind: "inference" or "judge"; also the queue.
+    """
+
+    method_id: int
+    prompt_id: int
+    scorer_id: int
+    expected_cost: int = 0
+    gain: float | None = None
+    probability: float | None = None
+    kind: str = "inference"
+
+
+def open_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
+    """(method, prompt, scorer) of every open job of these methods, whichever study asked."""
+    query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
+        col(Job.method_id).in_(list(method_ids)), col(Job.state).in_(OPEN_STATES)
+    )
+    return {(m, p, s) for m, p, s in session.exec(query).all()}
+
+
+def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
+    """(method, prompt, scorer) of every cell that was set aside: not to be bought again by itself."""
+    query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
+        col(Job.method_id).in_(list(method_ids)), Job.state == JobState.PARKED
+    )
+    return {(m, p, s) for m, p, s in session.exec(query).all()}
+
+
+def add(session: Session, study_id: int, step: int, jobs: Sequence[NewJob]) -> list[int]:
+    """Store queued jobs; returns their ids in the same order.
+
+    Raises:
+        IntegrityError: A cell has an open job already (another study was faster); roll back and choose again.
+    """
+    now = utc_now()
+    rows = [
+        {
+            "study_id": study_id,
+            "step": step,
+            "state": JobState.QUEUED,
+            "reason": "",
+            "attempts": 0,
+            "created_at": now,
+            "dispatched_at": now,
+            **vars(job),
+        }
+        for job in jobs
+    ]
+    statement = insert(Job).returning(col(Job.id), sort_by_parameter_order=True)
+    return _ids(session.connection().execute(statement, rows))
+
+
+def claim(session: Session, job_ids: Sequence[int], owner: str, lease: timedelta) -> list[Job]:
+    """Lease the queued jobs among `job_ids` to `owner`; jobs that somebody else has are left out."""
+    now = utc_now()
+    statement = (
+        update(Job)
+        .where(col(Job.id).in_(job_ids), col(Job.state) == JobState.QUEUED)
+        .where(or_(col(Job.not_before).is_(None), col(Job.not_before) <= now))
+        .values(state=JobState.LEASED, lease_owner=owner, lease_until=now + lease, attempts=Job.attempts + 1)
+        .returning(col(Job.id))
+    )
+    won = _ids(session.connection().execute(statement))
+    query = select(Job).where(col(Job.id).in_(won)).order_by(col(Job.id))
+    return list(session.exec(query.execution_options(populate_existing=True)).all())
+
+
+def renew(session: Session, job_ids: Sequence[int], owner: str, lease: timedelta) -> int:
+    """Extend the leases that `owner` still holds; returns how many."""
+    return _update(
+        session,
+        update(Job)
+        .where(col(Job.id).in_(job_ids), col(Job.state) == JobState.LEASED, col(Job.lease_owner) == owner)
+        .values(lease_until=utc_now() + lease),
+    ).rowcount
+
+
+def finish(session: Session, job_ids: Sequence[int]) -> set[int]:
+    """Mark open jobs done; returns those that were open until now.
+
+    The lease's owner does not matter: an answer in hand is paid for, so the first to bring it is taken, also
+    where the lease ran out meanwhile. The second finds the job done and must store nothing.
+    """
+    statement = (
+        update(Job)
+        .where(col(Job.id).in_(job_ids), col(Job.state).in_(OPEN_STATES))
+        .values(state=JobState.DONE, finished_at=utc_now(), lease_owner=None, lease_until=None, reason="")
+        .returning(col(Job.id))
+    )
+    return set(_ids(session.connection().execute(statement)))
+
+
+def park(
+    session: Session, job_id: int, reason: str, *, owner: str | None = None, expired: bool = False
+) -> bool:
+    """Set an open job aside with its reason; it holds no score and is not tried again by itself.
+
+    `owner` and `expired` are as in `requeue`.
+    """
+    statement = (
+        update(Job)
+        .where(col(Job.id) == job_id, col(Job.state).in_(OPEN_STATES), *_held(owner, expired))
+        .values(state=JobState.PARKED, reason=reason[:2000], finished_at=utc_now(), lease_owner=None)
+    )
+    return bool(_update(session, statement).rowcount)
+
+
+def requeue(
+    session: Session,
+    job_id: int,
+    reason: str,
+    delay: timedelta = timedelta(),
+    *,
+    owner: str | None = None,
+    expired: bool = False,
+) -> bool:
+    """Put a leased job back into the queue, to be tried again after `delay`.
+
+    Args:
+        session: A writing session.
+        job_id: The job.
+        reason: Why, in one line.
+        delay: Time to wait before the next try.
+        owner: Only if this worker holds the lease: one that lost it must not take the job from the next.
+        expired: Only if the lease is over now: it may have been renewed since it was looked at.
+    """
+    now = utc_now()
+    statement = (
+        update(Job)
+        .where(col(Job.id) == job_id, col(Job.state) == JobState.LEASED, *_held(owner, expired))
+        .values(
+            state=JobState.QUEUED,
+            reason=reason[:2000],
+            lease_owner=None,
+            lease_until=None,
+            not_before=now + delay,
+            dispatched_at=now + delay,
+        )
+    )
+    return bool(_update(session, statement).rowcount)
+
+
+def expired(session: Session, limit: int = 500) -> Sequence[Job]:
+    """Leased jobs whose lease has run out: their worker died or lost its connection."""
+    query = select(Job).where(Job.state == JobState.LEASED, col(Job.lease_until) < utc_now()).limit(limit)
+    return session.exec(query).all()
+
+
+def undispatched(
+    session: Session, older_than: timedelta, limit: int = 2000, *, mark: bool = True
+) -> list[tuple[int, str]]:
+    """(id, kind) of queued jobs that nobody has claimed for so long that their message must be lost.
+
+    They are marked as sent again now, unless `mark` is false (a reading session may only look).
+    """
+    now = utc_now()
+    query = (
+        select(Job.id, Job.kind)
+        .where(Job.state == JobState.QUEUED, col(Job.dispatched_at) < now - older_than)
+        .limit(limit)
+    )
+    found = [(int(job_id or 0), kind) for job_id, kind in session.exec(query).all()]
+    if found and mark:
+        _update(session, update(Job).where(col(Job.id).in_([i for i, _ in found])).values(dispatched_at=now))
+    return found
+
+
+def count_open(session: Session, study_id: int) -> int:
+    """How many jobs of a study are queued or leased."""
+    query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(OPEN_STATES))
+    return int(session.exec(query).one())
+
+
+def count_finished(session: Session, study_id: int) -> int:
+    """How many jobs of a study are done or set aside."""
+    states = (JobState.DONE, JobState.PARKED)
+    query = select(func.count()).where(Job.study_id == study_id, col(Job.state).in_(states))
+    return int(session.exec(query).one())
+
+
+def _held(owner: str | None, expired: bool) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if owner is not None:
+        conditions.append(col(Job.lease_owner) == owner)
+    if expired:
+        conditions.append(col(Job.lease_until) < utc_now())
+    return conditions
+
+
+def _update(session: Session, statement: object) -> CursorResult[tuple[()]]:
+    result: CursorResult[tuple[()]] = session.connection().execute(statement)  # type: ignore[call-overload]
+    return result
+
+
+def _ids(rows: Iterable[Any]) -> list[int]:
+    return [int(row[0]) for row in rows]

@@ -1,0 +1,88 @@
+"""What every backend is: it answers one prompt at a time, many at once, or says exactly why it did not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from assay.specs import ModelSpec
+
+__all__ = ["Answer", "Backend", "BackendFactory", "CallError", "Request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call to make.
+
+    Attributes:
+        key: The prompt's id in its dataset.
+        text: The rendered prompt.
+        parameters: Decoding parameters of the method.
+        attempt: 1 on the first try of this job.
+        idempotency_key: The same for every try of the same job; providers that know it bill a repeat once.
+    """
+
+    key: str
+    text: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    idempotency_key: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        text: The answer.
+        finish_reason: "stop", "length" (cut off), "content_filter" (refused), as the endpoint named it.
+        input_tokens: Tokens billed for the prompt.
+        output_tokens: Tokens billed for the answer.
+        score: Score that the backend knows already (replay only).
+    """
+
+    text: str
+    finish_reason: str = "stop"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    score: float | None = None
+
+
+class CallError(Exception):
+    """A call brought no answer; never a wrong answer.
+
+    Args:
+        reason: What happened, in one line without secrets.
+        retry: Whether trying again may help.
+        retry_after: Seconds that the endpoint asked to wait, or None.
+    """
+
+    def __init__(self, reason: str, *, retry: bool, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry = retry
+        self.retry_after = retry_after
+
+
+class Backend(Protocol):
+    """Answers prompts for one model; opened once per batch, in the batch's event loop."""
+
+    async def answer(self, request: Request) -> Answer:
+        """Answer one prompt.
+
+        Raises:
+            CallError: No answer came.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...
+
+
+class BackendFactory(Protocol):
+    """Builds the backend of one model; raises AssayError where the description cannot work."""
+
+    def __call__(self, spec: ModelSpec) -> Backend:
+        """Build it; cheap, without a network call."""
+        ...

@@ -1,0 +1,236 @@
+"""Running a batch of jobs: claim, call, score, store, settle.
+
+A plain function over a database and a list of job ids; the Celery task around it only passes arguments. The
+database decides at each step whether this worker still has the right to go on, so the function may be called
+any number of times, by anyone, with any ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from assay.errors import AssayError, StorageError
+from assay.settings import Settings
+from assay.specs import Price
+from storage import jobs
+from storage.database import Database
+from storage.ledger import Charge
+from workers.backends import BACKENDS, Answer, Backend, CallError, Request
+from workers.outcomes import Outcome, store
+from workers.prices import price_of
+from workers.scorers import SCORERS, Unscorable
+from workers.work import Work, load_work
+
+__all__ = ["WorkerContext", "run_jobs"]
+
+#: Answers are stored together when so many are there, or so many seconds after the first of them.
+GROUP_SIZE = 64
+GROUP_SECONDS = 0.2
+
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 30.0
+
+#: How long answers in hand are kept while the database is away.
+STORE_PATIENCE_S = 600.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker process shares among its tasks.
+
+    Attributes:
+        database: The database.
+        settings: The configuration.
+        owner: Name of this process in leases.
+        wake: Called after results were stored.
+        send: Sends job ids to a queue again: (ids, kind, delay in seconds).
+    """
+
+    database: Database
+    settings: Settings
+    owner: str
+    wake: Callable[[], None]
+    send: Callable[[Sequence[int], str, float], None]
+
+
+def run_jobs(context: WorkerContext, job_ids: Sequence[int]) -> int:
+    """Run the jobs among `job_ids` that nobody else has; returns how many were claimed."""
+    lease = timedelta(seconds=context.settings.lease_s)
+    with context.database.begin() as session:
+        claimed = jobs.claim(session, job_ids, context.owner, lease)
+    if not claimed:
+        return 0
+    with context.database.read() as session:
+        work = load_work(session, claimed)
+    asyncio.run(_run(context, work))
+    return len(claimed)
+
+
+async def _run(context: WorkerContext, work: Sequence[Work]) -> None:
+    outcomes: asyncio.Queue[Outcome | None] = asyncio.Queue()
+    backends = _open_backends(work)
+    limits = {name: asyncio.Semaphore(item.spec.max_in_flight) for item in work for name in [item.spec.name]}
+    keeper = asyncio.create_task(_keep_leases(context, [item.job_id for item in work]))
+    collector = asyncio.create_task(_collect(context, outcomes))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for item in work:
+                group.create_task(
+                    _one(item, backends[item.spec.name], limits[item.spec.name], outcomes, context)
+                )
+    finally:
+        await outcomes.put(None)
+        await collector
+        keeper.cancel()
+        for backend in backends.values():
+            if not isinstance(backend, AssayError):
+                await backend.close()
+
+
+def _open_backends(work: Sequence[Work]) -> dict[str, Backend | AssayError]:
+    """The backend of each model, or why there is none; one model's trouble is not another's."""
+    backends: dict[str, Backend | AssayError] = {}
+    for item in work:
+        if item.spec.name not in backends:
+            try:
+                backends[item.spec.name] = BACKENDS.get(item.spec.backend)(item.spec)
+            except AssayError as error:
+                backends[item.spec.name] = error
+    return backends
+
+
+async def _one(
+    item: Work,
+    backend: Backend | AssayError,
+    limit: asyncio.Semaphore,
+    outcomes: asyncio.Queue[Outcome | None],
+    context: WorkerContext,
+) -> None:
+    """One job from call to outcome; never raises, so that one job cannot take its batch down."""
+    try:
+        if isinstance(backend, AssayError):
+            outcome = Outcome(item, parked=str(backend))
+        elif item.known_score is not None:
+            outcome = Outcome(item, score=item.known_score)
+        else:
+            async with limit:
+                outcome = await _call_and_score(item, backend, context.settings.max_attempts)
+    except Exception as error:
+        log.exception("job %s failed unexpectedly", item.job_id)
+        outcome = Outcome(item, parked=f"unexpected {type(error).__name__}: {error}")
+    await outcomes.put(outcome)
+
+
+async def _call_and_score(item: Work, backend: Backend, max_attempts: int) -> Outcome:
+    price = price_of(item.spec)  # before the call: what cannot be charged is not bought
+    started = time.monotonic()
+    try:
+        answer = item.known_answer or await backend.answer(_request(item))
+    except CallError as error:
+        if error.retry and item.attempt < max_attempts:
+            return Outcome(item, retry=error.reason, delay_s=_backoff(item.attempt, error.retry_after))
+        return Outcome(item, parked=error.reason)
+    charge = None if item.known_answer else _charge(price, answer)
+    latency_ms = (time.monotonic() - started) * 1000
+    bought = Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms)
+    try:
+        scorer = SCORERS.get(item.scorer)(**item.scorer_params)
+        score = scorer.score(answer, item.fields)
+    except Unscorable as error:
+        return bought.set_aside(error.reason)
+    except Exception as error:  # the answer is paid for whatever its scorer does
+        log.exception("scorer '%s' failed on job %s", item.scorer, item.job_id)
+        return bought.set_aside(f"scorer '{item.scorer}' failed: {type(error).__name__}: {error}")
+    if not 0.0 <= score <= 1.0:  # also true of NaN
+        return bought.set_aside(f"scorer '{item.scorer}' gave {score:g}, which is outside [0, 1]")
+    return bought.scored(score)
+
+
+def _request(item: Work) -> Request:
+    return Request(
+        key=item.prompt_key,
+        text=item.text,
+        parameters=item.parameters,
+        attempt=item.attempt,
+        idempotency_key=f"assay-job-{item.job_id}",
+    )
+
+
+def _charge(price: Price, answer: Answer) -> Charge:
+    usd = price.micro_dollars(answer.input_tokens, answer.output_tokens)
+    return Charge(usd=usd, calls=1, tokens=answer.input_tokens + answer.output_tokens)
+
+
+def _backoff(attempt: int, retry_after: float | None) -> float:
+    """Seconds to wait: what the endpoint asked for, else exponential with full jitter."""
+    if retry_after is not None:
+        return retry_after
+    ceiling = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** (attempt - 1))
+    return ceiling * random.uniform(0.5, 1.0)  # noqa: S311  (jitter, not a secret)
+
+
+async def _collect(context: WorkerContext, outcomes: asyncio.Queue[Outcome | None]) -> None:
+    """Store outcomes in groups, so that neither a transaction per answer nor a long wait is paid."""
+    done = False
+    while not done:
+        first = await outcomes.get()
+        if first is None:
+            return
+        group, done = await _gather(first, outcomes)
+        await asyncio.to_thread(_store_and_send, context, group)
+
+
+async def _gather(first: Outcome, outcomes: asyncio.Queue[Outcome | None]) -> tuple[list[Outcome], bool]:
+    group, until = [first], time.monotonic() + GROUP_SECONDS
+    while len(group) < GROUP_SIZE and (left := until - time.monotonic()) > 0:
+        with contextlib.suppress(TimeoutError):
+            outcome = await asyncio.wait_for(outcomes.get(), left)
+            if outcome is None:
+                return group, True
+            group.append(outcome)
+    return group, False
+
+
+def _store_and_send(context: WorkerContext, group: Sequence[Outcome]) -> None:
+    retries = _store_persistently(context, group)
+    for job_id, kind, delay_s in retries:
+        context.send([job_id], kind, delay_s)
+    context.wake()
+
+
+def _store_persistently(context: WorkerContext, group: Sequence[Outcome]) -> list[tuple[int, str, float]]:
+    """Store answers that are paid for, also where the database is away for a while."""
+    until = time.monotonic() + STORE_PATIENCE_S
+    while True:
+        try:
+            return store(context.database, group, context.owner)
+        except StorageError as error:
+            if time.monotonic() > until:
+                raise
+            log.warning("results not stored yet: %s", error)
+            time.sleep(1.0)
+
+
+async def _keep_leases(context: WorkerContext, job_ids: Sequence[int]) -> None:
+    """Renew the batch's leases while it runs, so that a lease may be short and a dead worker soon noticed."""
+    lease = timedelta(seconds=context.settings.lease_s)
+    while True:
+        await asyncio.sleep(context.settings.lease_s / 3)
+        try:
+            await asyncio.to_thread(_renew, context, job_ids, lease)
+        except AssayError as error:
+            log.warning("leases not renewed: %s", error)
+
+
+def _renew(context: WorkerContext, job_ids: Sequence[int], lease: timedelta) -> None:
+    with context.database.begin() as session:
+        jobs.renew(session, job_ids, context.owner, lease)

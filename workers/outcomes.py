@@ -1,0 +1,173 @@
+"""What became of a call, and how it is stored: score, output, money and news in one transaction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlmodel import Session
+
+from storage import jobs, ledger
+from storage.database import Database
+from storage.events import emit
+from storage.ledger import Charge
+from storage.scores import ScoreRow, add_scores, bump_revision
+from storage.tables import Output, utc_now
+from workers.backends import Answer
+from workers.work import Work
+
+__all__ = ["Outcome", "store"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one job: a score, a reason to set it aside, or a reason to try again.
+
+    Attributes:
+        work: The job.
+        score: The score, where there is one.
+        parked: Why the job is set aside, where it is.
+        retry: Why it is tried again, where it is.
+        delay_s: Seconds to wait before that.
+        answer: The answer, where one was bought now.
+        charge: What it cost, where one was bought now.
+        latency_ms: How long the call took.
+    """
+
+    work: Work
+    score: float | None = None
+    parked: str | None = None
+    retry: str | None = None
+    delay_s: float = 0.0
+    answer: Answer | None = None
+    charge: Charge | None = None
+    latency_ms: float = 0.0
+
+    def scored(self, score: float) -> Outcome:
+        """The same with its score."""
+        return replace(self, score=score)
+
+    def set_aside(self, reason: str) -> Outcome:
+        """The same, paid for but without a score."""
+        return replace(self, parked=reason)
+
+
+def store(
+    database: Database, outcomes: Sequence[Outcome], owner: str | None = None
+) -> list[tuple[int, str, float]]:
+    """Store a group of outcomes at once.
+
+    Args:
+        database: The database.
+        outcomes: What became of some jobs.
+        owner: Who ran them. An answer counts whoever brings it first; a failure counts only from the worker
+            that still holds the lease, so that one that was given up cannot take the job from its successor.
+
+    Returns:
+        (job id, kind, delay) of the jobs to be sent again.
+    """
+    with database.begin() as session:
+        again = _requeue(session, [outcome for outcome in outcomes if outcome.retry is not None], owner)
+        parked = _park(session, [outcome for outcome in outcomes if outcome.parked is not None], owner)
+        done = _finish(session, [outcome for outcome in outcomes if outcome.score is not None])
+        _announce(session, done, parked)
+    return again
+
+
+def _finish(session: Session, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    won = jobs.finish(session, [outcome.work.job_id for outcome in outcomes])
+    done = [outcome for outcome in outcomes if outcome.work.job_id in won]
+    _store_outputs(session, done)
+    add_scores(session, [_score_row(outcome).astuple() for outcome in done])
+    _settle(session, done)
+    return done
+
+
+def _park(session: Session, outcomes: Sequence[Outcome], owner: str | None) -> list[Outcome]:
+    parked = [
+        outcome
+        for outcome in outcomes
+        if jobs.park(
+            session,
+            outcome.work.job_id,
+            outcome.parked or "",
+            owner=owner if outcome.charge is None else None,
+        )
+    ]
+    # The answer stays out of the outputs: an answer that cannot be scored must not be reused as if it could.
+    _settle(session, parked)
+    return parked
+
+
+def _requeue(
+    session: Session, outcomes: Sequence[Outcome], owner: str | None
+) -> list[tuple[int, str, float]]:
+    again = []
+    for outcome in outcomes:
+        delay = timedelta(seconds=outcome.delay_s)
+        if jobs.requeue(session, outcome.work.job_id, outcome.retry or "", delay, owner=owner):
+            again.append((outcome.work.job_id, outcome.work.kind, outcome.delay_s))
+    return again
+
+
+def _settle(session: Session, outcomes: Iterable[Outcome]) -> None:
+    """Calls that were made are settled at their cost, the others' reservations are given back."""
+    paid = {outcome.work.job_id: outcome.charge for outcome in outcomes if outcome.charge is not None}
+    unpaid = [outcome.work.job_id for outcome in outcomes if outcome.charge is None]
+    if paid:
+        ledger.settle(session, paid)
+    if unpaid:
+        ledger.release(session, unpaid)
+
+
+def _store_outputs(session: Session, outcomes: Sequence[Outcome]) -> None:
+    rows = [
+        {
+            "method_id": outcome.work.method_id,
+            "prompt_id": outcome.work.prompt_id,
+            "text": outcome.answer.text,
+            "finish_reason": outcome.answer.finish_reason,
+            "input_tokens": outcome.answer.input_tokens,
+            "output_tokens": outcome.answer.output_tokens,
+            "latency_ms": outcome.latency_ms,
+            "details": {} if outcome.answer.score is None else {"score": outcome.answer.score},
+            "created_at": utc_now(),
+        }
+        for outcome in outcomes
+        if outcome.answer is not None
+    ]
+    if not rows:
+        return
+    connection = session.connection()
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(dialect.insert(Output).on_conflict_do_nothing(), rows)
+
+
+def _score_row(outcome: Outcome) -> ScoreRow:
+    assert outcome.score is not None
+    work = outcome.work
+    return ScoreRow(
+        dataset_id=work.dataset_id,
+        scorer_id=work.scorer_id,
+        method_id=work.method_id,
+        prompt_id=work.prompt_id,
+        value=outcome.score,
+        job_id=work.job_id,
+    )
+
+
+def _announce(session: Session, done: Sequence[Outcome], parked: Sequence[Outcome]) -> None:
+    """One jobs.finished per study; the revisions last, since every worker of a benchmark waits there."""
+    finished = Counter(outcome.work.study_id for outcome in done)
+    aside = Counter(outcome.work.study_id for outcome in parked)
+    for study_id in sorted(finished | aside):
+        emit(
+            session,
+            "jobs.finished",
+            {"study_id": study_id, "done": finished[study_id], "parked": aside[study_id]},
+        )
+    for benchmark_id in sorted({outcome.work.benchmark_id for outcome in done}):
+        bump_revision(session, benchmark_id)

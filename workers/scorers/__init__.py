@@ -1,0 +1,17 @@
+"""Scorers: from an output to a score in [0, 1]. What cannot be scored is said to be so, never scored 0."""
+
+from assay.plugins import Registry
+from workers.scorers._base import Scorer, ScorerFactory, Unscorable
+
+__all__ = ["SCORERS", "Scorer", "ScorerFactory", "Unscorable"]
+
+SCORERS: Registry[ScorerFactory] = Registry(
+    "scorer",
+    "assay.scorers",
+    {
+        "exact-match": "workers.scorers._text:ExactMatchScorer",
+        "multiple-choice": "workers.scorers._text:MultipleChoiceScorer",
+        "numeric": "workers.scorers._text:NumericScorer",
+        "replay": "workers.scorers._replay:ReplayScorer",
+    },
+)

@@ -1,0 +1,161 @@
+"""Scorers that compare an answer's text with the prompt's target."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from typing import Any
+
+from workers.backends import Answer
+from workers.scorers._base import Unscorable
+
+__all__ = ["ExactMatchScorer", "MultipleChoiceScorer", "NumericScorer"]
+
+
+class ExactMatchScorer:
+    """1 where the trimmed answer equals a target; case and outer punctuation are ignored by default."""
+
+    def __init__(self, *, ignore_case: bool = True, ignore_punctuation: bool = True) -> None:
+        self._ignore_case = ignore_case
+        self._ignore_punctuation = ignore_punctuation
+
+    def score(self, answer: Answer, fields: dict[str, Any]) -> float:
+        """See `Scorer.score`."""
+        given = self._normal(_usable_text(answer))
+        return float(any(given == self._normal(target) for target in _targets(fields)))
+
+    def _normal(self, text: str) -> str:
+        text = " ".join(text.split())
+        if self._ignore_punctuation:
+            text = _without_outer_punctuation(text)
+        return text.casefold() if self._ignore_case else text
+
+
+def _without_outer_punctuation(text: str) -> str:
+    """Strip quotes, full stops and the like, but not the sign or point of a number, nor all there is."""
+    bare = text.strip(string.punctuation + " ")
+    if not bare:
+        return text
+    before = re.search(r"(?<![\w.])[-\u2212]?\.?$", text[: text.index(bare)])
+    return (before.group() if before and bare[0].isdigit() else "") + bare
+
+
+class MultipleChoiceScorer:
+    """1 where the answer names the target's letter.
+
+    Taken in this order: a letter said to be the answer ("the answer is (B)"), a letter alone or first
+    ("B", "B. because", but not "A man walked"), the only choice whose full text occurs in the answer. An
+    answer that names no choice is wrong, since the method did answer; only refused, empty and cut-off answers
+    are unscorable.
+    """
+
+    def score(self, answer: Answer, fields: dict[str, Any]) -> float:
+        """See `Scorer.score`."""
+        choices = fields.get("choices") or []
+        target = _target_letter(_targets(fields)[0], choices)
+        return float(chosen_letter(_usable_text(answer), choices) == target)
+
+
+OPENING = r"[\s*(\[\"'$]*(?:\\(?:boxed|text)\{)*\(?"
+ENDS = r"(?=[)\].,:;*}\"'$]|\s*(?:\n|$))"  # after a letter that cannot be the beginning of a sentence
+GOES_ON = r"(?=\s+(?:because|since|as|is|[-\u2013\u2014=(])(?:\s|\b))"
+
+
+def chosen_letter(text: str, choices: list[str]) -> str | None:
+    """The letter that an answer names, or None."""
+    letters = string.ascii_uppercase[: len(choices)] or string.ascii_uppercase
+    return _said(text, letters) or _alone(text, letters) or _only_named(text, letters, choices)
+
+
+def _said(text: str, letters: str) -> str | None:
+    """The last letter that is said to be the answer; a small one only where no word can begin with it."""
+    sure = rf"(?:\s+is\b\s*[:=]?|\s*[:=]){OPENING}([{letters}])\b"
+    ended = rf"(?:\s+is\b)?\s*[:=]?{OPENING}([{letters}{letters.lower()}]){ENDS}"
+    found = re.findall(rf"(?i:answer)(?:{sure}|{ended})", text)
+    return (found[-1][0] or found[-1][1]).upper() if found else None
+
+
+def _alone(text: str, letters: str) -> str | None:
+    """A letter at the beginning; "A" and "I" are words too, so they need a sign that they are not."""
+    whole = text.strip(string.punctuation + string.whitespace).upper()
+    if len(whole) == 1 and whole in letters:
+        return whole
+    plain = letters.replace("A", "").replace("I", "")
+    word = rf"|[{plain}](?=\s)" if plain else ""
+    found = re.match(rf"{OPENING}([{letters}]{ENDS}|[{letters}]{GOES_ON}{word})", text)
+    return found.group(1) if found else None
+
+
+def _only_named(text: str, letters: str, choices: list[str]) -> str | None:
+    named = [
+        letter
+        for letter, choice in zip(letters, choices, strict=False)
+        if choice and re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", text, flags=re.IGNORECASE)
+    ]
+    return named[0] if len(named) == 1 else None
+
+
+class NumericScorer:
+    """1 where the last number of the answer equals the target within a tolerance."""
+
+    def __init__(self, *, tolerance: float = 1e-6) -> None:
+        self._tolerance = tolerance
+
+    def score(self, answer: Answer, fields: dict[str, Any]) -> float:
+        """See `Scorer.score`."""
+        given = last_number(_usable_text(answer))
+        targets = [last_number(target) for target in _targets(fields)]
+        if None in targets:
+            raise Unscorable("the prompt's target is not a number")
+        near = (
+            (math.isclose(given, t, rel_tol=0, abs_tol=self._tolerance) for t in targets if t is not None)
+            if (given is not None)
+            else ()
+        )
+        return float(any(near))
+
+
+#: A sign counts where it cannot be a minus between two numbers; thousands separators and a currency may be.
+NUMBER = re.compile(
+    r"(?:(?<![\w).])([-+\u2212]))?[$€£]?"
+    r"((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+)"
+)
+
+
+def last_number(text: str) -> float | None:
+    """The last number in a text, thousands separators allowed, or None."""
+    found = NUMBER.findall(text)
+    if not found:
+        return None
+    sign, digits = found[-1]
+    return float(digits.replace(",", "")) * (1.0 if sign in ("", "+") else -1.0)
+
+
+def _usable_text(answer: Answer) -> str:
+    if answer.finish_reason == "content_filter":
+        raise Unscorable("refused by the endpoint's content filter")
+    if not answer.text.strip():
+        raise Unscorable("empty answer")
+    if answer.finish_reason == "length":
+        raise Unscorable("the answer was cut off at max_tokens")
+    return answer.text
+
+
+def _targets(fields: dict[str, Any]) -> list[str]:
+    target = fields.get("target")
+    if target is None:
+        raise Unscorable("the prompt has no target")
+    targets = [str(one) for one in target] if isinstance(target, list) else [str(target)]
+    if not targets:
+        raise Unscorable("the prompt has no target")
+    return targets
+
+
+def _target_letter(target: str, choices: list[str]) -> str:
+    if target in choices:
+        return string.ascii_uppercase[choices.index(target)]
+    letter = target.strip(string.punctuation + string.whitespace).upper()
+    if len(letter) == 1 and letter in string.ascii_uppercase:
+        return letter
+    raise Unscorable(f"the prompt's target '{target[:40]}' is neither a letter nor one of the choices")

@@ -1,0 +1,153 @@
+"""What a worker needs to know of each job: read once per batch, as plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from assay.errors import BadInputError
+from assay.specs import ModelSpec
+from storage.tables import Dataset, Job, Method, Model, Output, Prompt, Score, Scorer, Template
+from workers.backends import Answer
+
+__all__ = ["Work", "load_work", "render", "spec_of"]
+
+FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One claimed job with everything that it takes to do it.
+
+    Attributes:
+        job_id: The job.
+        kind: Its queue.
+        attempt: Which try this is, from 1.
+        study_id: The study that asked.
+        benchmark_id: The benchmark that it counts for.
+        dataset_id, scorer_id, method_id, prompt_id: The cell.
+        prompt_key: The prompt's id in its dataset.
+        text: The rendered prompt.
+        fields: The prompt's fields.
+        parameters: The method's decoding parameters.
+        spec: The model.
+        scorer: Name of the scorer.
+        scorer_params: Its parameters.
+        known_answer: An answer that was bought before, else None.
+        known_score: A score that is there already, else None.
+    """
+
+    job_id: int
+    kind: str
+    attempt: int
+    study_id: int
+    benchmark_id: int
+    dataset_id: int
+    scorer_id: int
+    method_id: int
+    prompt_id: int
+    prompt_key: str
+    text: str
+    fields: dict[str, Any]
+    parameters: dict[str, Any]
+    spec: ModelSpec
+    scorer: str
+    scorer_params: dict[str, Any]
+    known_answer: Answer | None
+    known_score: float | None
+
+
+def spec_of(model: Model) -> ModelSpec:
+    """The description that the model was registered with."""
+    return ModelSpec(name=model.name, backend=model.backend, attributes=model.attributes, **model.spec)
+
+
+def render(template: Template, prompt: Prompt) -> str:
+    """Put a prompt into a template: `{field}` is replaced, other braces are left alone.
+
+    Raises:
+        BadInputError: The template names a field that the prompt does not have.
+    """
+    values = {**prompt.fields, "text": prompt.text}
+    missing = next((name for name in FIELD.findall(template.text) if name not in values), None)
+    if missing is not None:
+        raise BadInputError(
+            f"template '{template.name}' names the field '{missing}', prompt '{prompt.key}' has none such",
+            "add the field to the prompt, or use another template",
+        )
+    return FIELD.sub(lambda match: str(values[match.group(1)]), template.text)
+
+
+def load_work(session: Session, claimed: Sequence[Job]) -> list[Work]:
+    """Read what the claimed jobs need, in a handful of queries."""
+    prompts = _by_id(session, Prompt, {job.prompt_id for job in claimed})
+    methods = _by_id(session, Method, {job.method_id for job in claimed})
+    models = _by_id(session, Model, {method.model_id for method in methods.values()})
+    templates = _by_id(session, Template, {method.template_id for method in methods.values()})
+    scorers = _by_id(session, Scorer, {job.scorer_id for job in claimed})
+    datasets = _by_id(session, Dataset, {prompt.dataset_id for prompt in prompts.values()})
+    answers, scores = _answers(session, claimed), _scores(session, claimed, prompts)
+    work = []
+    for job in claimed:
+        method, prompt, scorer = methods[job.method_id], prompts[job.prompt_id], scorers[job.scorer_id]
+        assert job.id is not None
+        work.append(
+            Work(
+                job_id=job.id,
+                kind=job.kind,
+                attempt=job.attempts,
+                study_id=job.study_id,
+                benchmark_id=datasets[prompt.dataset_id].benchmark_id,
+                dataset_id=prompt.dataset_id,
+                scorer_id=job.scorer_id,
+                method_id=job.method_id,
+                prompt_id=job.prompt_id,
+                prompt_key=prompt.key,
+                text=render(templates[method.template_id], prompt),
+                fields=prompt.fields,
+                parameters=method.parameters,
+                spec=spec_of(models[method.model_id]),
+                scorer=scorer.name,
+                scorer_params=scorer.params,
+                known_answer=answers.get((job.method_id, job.prompt_id)),
+                known_score=scores.get((job.method_id, job.prompt_id, job.scorer_id)),
+            )
+        )
+    return work
+
+
+def _by_id(session: Session, table: Any, ids: set[int]) -> dict[int, Any]:
+    return {row.id: row for row in session.exec(select(table).where(col(table.id).in_(ids))).all()}
+
+
+def _answers(session: Session, claimed: Sequence[Job]) -> dict[tuple[int, int], Answer]:
+    query = select(Output).where(
+        col(Output.method_id).in_({job.method_id for job in claimed}),
+        col(Output.prompt_id).in_({job.prompt_id for job in claimed}),
+    )
+    return {
+        (output.method_id, output.prompt_id): Answer(
+            text=output.text,
+            finish_reason=output.finish_reason,
+            input_tokens=output.input_tokens,
+            output_tokens=output.output_tokens,
+            score=output.details.get("score"),
+        )
+        for output in session.exec(query).all()
+    }
+
+
+def _scores(
+    session: Session, claimed: Sequence[Job], prompts: dict[int, Prompt]
+) -> dict[tuple[int, int, int], float]:
+    query = select(Score.method_id, Score.prompt_id, Score.scorer_id, Score.value).where(
+        col(Score.dataset_id).in_({prompt.dataset_id for prompt in prompts.values()}),
+        col(Score.scorer_id).in_({job.scorer_id for job in claimed}),
+        col(Score.method_id).in_({job.method_id for job in claimed}),
+        col(Score.prompt_id).in_(list(prompts)),
+    )
+    return {(m, p, s): value for m, p, s, value in session.exec(query).all()}
