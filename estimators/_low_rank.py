@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from assay.errors import BadInputError
 from assay.matrix import FloatArray, ScoreMatrix, ScoreType
@@ -22,9 +23,8 @@ class LowRankEstimator(Estimator):
 
     A new method's factors are a ridge regression of its acquired scores on V, shrunk towards the history's
     mean factors as far as the history's methods scatter around them; with nothing acquired they are that
-    mean. The ensemble (half of the entries dropped per member, so that its variance is the sampling variance
-    as it is) says how uncertain V is; the regression's own posterior and the residual variance per prompt are
-    added.
+    mean. The ensemble, its spread scaled to a standard error, says how uncertain V is; the regression's own
+    posterior and the residual variance per prompt are added.
 
     Args:
         rank: Rank of the factorization.
@@ -35,7 +35,7 @@ class LowRankEstimator(Estimator):
 
     name: ClassVar[str] = "low-rank"
 
-    def __init__(self, *, rank: int = 3, members: int = 16, ridge: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, *, rank: int = 8, members: int = 16, ridge: float = 0.5, seed: int = 0) -> None:
         super().__init__(seed=seed)
         if members < 2:
             raise BadInputError(f"low-rank needs 2 members or more, got {members}")
@@ -54,7 +54,7 @@ class LowRankEstimator(Estimator):
         model = LowRankEnsemble(
             rank=min(self.rank, *history.values.shape),
             members=self.members,
-            drop=0.5,
+            drop=0.2,  # scaled to a standard error by 2: dropping less would scale the noise up
             ridge=self.ridge,
             seed=self.seed,
         )
@@ -78,23 +78,24 @@ class LowRankEstimator(Estimator):
         outer = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)
         precision = (certainty @ outer).reshape(-1, rank, rank) + self.prior_precision_
         target = (certainty * np.nan_to_num(observed)) @ columns + self.prior_precision_ @ self.prior_mean_
-        covariance = np.linalg.inv(precision)
+        covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
         return (covariance @ target[:, :, None])[:, :, 0], covariance
 
-    def _members(self, observed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(C, B, N) members' predictions."""
-        columns = self.member_columns_.transpose(1, 0, 2)  # (C, N, r)
-        return np.stack([self._latent(observed, member)[0] @ member.T for member in columns])
+    def _level(self, observed: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(B, N) expected level of each score, cut to [0, 1], and its variance before the cut."""
+        mean, covariance = self._latent(observed, self.columns_)
+        own = np.einsum("nk,bkl,nl->bn", self.columns_, covariance, self.columns_)
+        members = self.member_columns_.transpose(1, 0, 2)  # (C, N, r)
+        spread = np.stack([self._latent(observed, member)[0] @ member.T for member in members]).var(axis=0)
+        variance = own + spread
+        return _cut_mean(mean @ self.columns_.T, np.sqrt(variance)), variance
 
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`."""
         observed = check_observed(self, observed)
-        mean, covariance = self._latent(observed, self.columns_)
-        own = np.einsum("nk,bkl,nl->bn", self.columns_, covariance, self.columns_)
-        variance = own + self._members(observed).var(axis=0) + self.noise_
+        level, variance = self._level(observed)
         seen = ~np.isnan(observed)
-        level = np.clip(mean @ self.columns_.T, 0.0, 1.0)
-        return Prediction(np.where(seen, observed, level), np.where(seen, 0.0, variance))
+        return Prediction(np.where(seen, observed, level), np.where(seen, 0.0, variance + self.noise_))
 
     def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """A member drawn for each sample, factors from its posterior, then scores around their level."""
@@ -121,21 +122,20 @@ class LowRankEstimator(Estimator):
         """See `Estimator.benchmark_score`; closed form."""
         observed = check_observed(self, observed)
         left = np.where(np.isnan(observed), self.weights_, 0.0)
-        mean, covariance = self._latent(observed, self.columns_)
         slope = left @ self.columns_
-        members = (self._members(observed) * left).sum(axis=2).var(axis=0)
+        covariance = self._latent(observed, self.columns_)[1]
         own = np.einsum("bk,bkl,bl->b", slope, covariance, slope)
+        members = self.member_columns_.transpose(1, 0, 2)
+        scores = np.stack([((self._latent(observed, v)[0] @ v.T) * left).sum(axis=1) for v in members])
+        level = (self._level(observed)[0] * left).sum(axis=1)
         known = np.nan_to_num(observed) @ self.weights_
-        level = np.clip(mean @ self.columns_.T, 0.0, 1.0)
-        return ScoreEstimate(
-            known + (level * left).sum(axis=1), np.sqrt(own + members + left**2 @ self.noise_)
-        )
+        return ScoreEstimate(known + level, np.sqrt(own + scores.var(axis=0) + left**2 @ self.noise_))
 
     def linearize(self, observed: FloatArray) -> Linearization:
         """See `SupportsLinearization`; the prompts' factors are taken as known."""
         observed = check_observed(self, observed)
-        mean, covariance = self._latent(observed, self.columns_)
-        level = np.clip(mean @ self.columns_.T, 0.0, 1.0)
+        level, _ = self._level(observed)
+        covariance = self._latent(observed, self.columns_)[1]
         noise = np.broadcast_to(self.noise_, observed.shape)
         return Linearization(
             np.where(np.isnan(observed), level, observed), self.columns_, covariance, noise.copy()
@@ -164,15 +164,30 @@ class LowRankEstimator(Estimator):
 
 
 def _aligned(fit: LowRankFit) -> NDArray[np.float64]:
-    """(N, C, r) members' prompt factors, each turned so that its row factors fit the full fit's best.
+    """(N, C, r) members' prompt factors, comparable with the full fit's and with each other.
 
-    U V' = (U A) (V A^-T)': only then does one prior over row factors serve all members.
+    Each is turned so that its row factors fit the full fit's best, U V' = (U A) (V A^-T)': only then does one
+    prior over row factors serve all members. Their distances from the full fit are scaled to standard errors.
     """
     aligned = np.empty_like(fit.columns)
     for c in range(fit.columns.shape[1]):
         turn, *_ = np.linalg.lstsq(fit.rows[:, c], fit.full.rows, rcond=None)
         aligned[:, c] = fit.columns[:, c] @ np.linalg.pinv(turn).T
-    return aligned
+    centre = fit.full.columns[:, None]
+    scaled: NDArray[np.float64] = centre + fit.scale * (aligned - centre)
+    return scaled
+
+
+def _cut_mean(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean of a normal variable that is cut to [0, 1]: E[max(x, 0)] - E[max(x - 1, 0)]."""
+    std = np.maximum(std, 1e-12)
+
+    def positive_part(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        z = x / std
+        part: NDArray[np.float64] = x * ndtr(z) + std * np.exp(-(z**2) / 2.0) / np.sqrt(2.0 * np.pi)
+        return part
+
+    return np.clip(positive_part(mean) - positive_part(mean - 1.0), 0.0, 1.0)
 
 
 def _prompt_noise(values: FloatArray, full: Factors) -> NDArray[np.float64]:

@@ -132,7 +132,13 @@ class SupportsRecommendation(Protocol):
 
 @runtime_checkable
 class SupportsReplay(Protocol):
-    """A policy with a faster way to replay a study whose answers are all at hand."""
+    """A policy with a faster way to replay a study whose answers are all at hand.
+
+    Attributes:
+        batch: Cells that the policy wants to choose at once.
+    """
+
+    batch: int
 
     def replay(self, state: PolicyState, answers: NDArray[np.float64], n: int) -> Selection:
         """Choose n cells, batch by batch, learning each answer before the next choice.

@@ -26,7 +26,8 @@ def row_weights(state: PolicyState) -> NDArray[np.float64]:
     counted = ~np.isnan(state.scores) | state.pending | state.available
     weights = np.where(counted, state.weights, 0.0)
     total = weights.sum(axis=1, keepdims=True)
-    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    shares: NDArray[np.float64] = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return shares
 
 
 def tied_best(values: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -78,8 +79,8 @@ class RowMeans:
 def probability_best(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
     """Probability that each of R independent normal scores is the largest.
 
-    P_i = integral of prod_{j != i} F_j dF_i, by the trapezoid rule on the quantiles of all rows together. Rows
-    that beat the leader with a probability below 1e-6 are left out.
+    P_i = integral of prod_{j != i} F_j dF_i, by the trapezoid rule on the quantiles of all rows together.
+    Rows that beat the leader with a probability below 1e-6 are left out.
 
     Returns:
         (R,) probabilities summing to 1.
@@ -97,4 +98,5 @@ def probability_best(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDA
     others = np.exp(logs.sum(axis=0) - logs)
     chance = np.zeros(len(mean))
     chance[near] = (np.diff(below, axis=1) * (others[:, 1:] + others[:, :-1]) / 2.0).sum(axis=1)
-    return chance / chance.sum()
+    total: NDArray[np.float64] = chance / chance.sum()
+    return total

@@ -20,6 +20,7 @@ from policies._ucb_e import UcbEPolicy
 __all__ = ["TopTwoPolicy"]
 
 REMEMBERED = 4  # beliefs kept per row; each is a pure function of one row's scores
+LEAST_KNOWN = 8  # scores of a row before the history is judged on them
 
 
 class TopTwoPolicy(Policy):
@@ -27,12 +28,15 @@ class TopTwoPolicy(Policy):
 
     Each row's score has a normal posterior from the estimator, linearised at what is known of the row.
     A leader is drawn with its probability of being the best; its challenger is the row that is hardest to
-    tell from it, argmax_j (m_j - m_I) / sqrt(v_j + v_I) (Jourdan et al., 2022); of the two, the row whose next
-    prompt promises the larger drop in variance per cost is asked. Inside a row, prompts follow the expected
-    variance reduction of the benchmark score per cost, Cov(score, y_j)^2 / Var(y_j) / cost_j, greedily, as if
-    answered at the mean.
+    tell from it, argmax_j (m_j - m_I) / sqrt(v_j + v_I) (Jourdan et al., 2022); of the two, the row whose
+    next prompt promises the larger drop in variance per cost is asked. Inside a row, prompts follow the
+    expected variance reduction of the benchmark score per cost, Cov(score, y_j)^2 / Var(y_j) / cost_j,
+    greedily, as if answered at the mean.
 
-    Without an estimator that can be linearised there is no history to go by, and the policy is UCB-E.
+    Without an estimator that can be linearised there is no history to go by, and the policy is UCB-E. It is
+    UCB-E, too, while the history fails on the study's own answers: half of each row's known scores are
+    predicted from the other half, and the estimator must err less (in squared error, over all rows) than the
+    row's mean does.
 
     Args:
         confidence: Stop (choose nothing) once a row is the best with this probability; 1 = never.
@@ -51,7 +55,7 @@ class TopTwoPolicy(Policy):
             )
         self.confidence = confidence
         self.batch = batch
-        self._fallback = UcbEPolicy(seed=seed)
+        self._fallback = UcbEPolicy(batch=batch, seed=seed)
         self._memory = _Memory()
 
     def params(self) -> dict[str, Any]:
@@ -64,18 +68,17 @@ class TopTwoPolicy(Policy):
 
     def recommend(self, state: PolicyState) -> Recommendation:
         """See `SupportsRecommendation.recommend`; pending cells change nothing."""
-        if not isinstance(state.estimator, SupportsLinearization):
-            return self._fallback.recommend(state)
         beliefs = self._beliefs(replace(state, pending=np.zeros_like(state.pending)))
+        if not _trusted(beliefs):
+            return self._fallback.recommend(state)
         mean, std = _moments(beliefs)
         return Recommendation(mean, std, probability_best(mean, std))
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         if self.confidence < 1 and self.recommend(state).probability_best.max() >= self.confidence:
             return Selection.of(0, [])
-        if not isinstance(state.estimator, SupportsLinearization):
-            return self._fallback.select(state, n)
-        return self._pull(state, self._beliefs(state), n)
+        beliefs = self._beliefs(state)
+        return self._pull(state, beliefs, n) if _trusted(beliefs) else self._fallback.select(state, n)
 
     def _pull(self, state: PolicyState, beliefs: list[_Belief], n: int) -> Selection:
         candidates = state.candidates
@@ -97,9 +100,17 @@ class TopTwoPolicy(Policy):
         )
 
     def _beliefs(self, state: PolicyState) -> list[_Belief]:
+        """What the history says of each row; nothing where there is no history to go by."""
+        if not isinstance(state.estimator, SupportsLinearization):
+            return []
         weights = row_weights(state)
         beliefs = self._memory.beliefs(state.estimator, state.scores, weights)
         return [belief.pending(waiting) for belief, waiting in zip(beliefs, state.pending, strict=True)]
+
+
+def _trusted(beliefs: list[_Belief]) -> bool:
+    """Whether there is a history, and it has not predicted the study's answers worse than row means do."""
+    return bool(beliefs) and sum(belief.evidence for belief in beliefs) >= 0.0
 
 
 def _moments(beliefs: list[_Belief]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -129,7 +140,7 @@ def _row_of_leader(
     cost: NDArray[np.float64],
 ) -> NDArray[np.intp]:
     """The row that is asked if each of the leaders is drawn: itself or its challenger."""
-    is_open = candidates.any(axis=1)
+    is_open = np.asarray(candidates.any(axis=1))
     both = np.sqrt(std[leaders, None] ** 2 + std**2) + 1e-12
     distance = (mean - mean[leaders, None]) / both
     distance[np.arange(len(leaders)), leaders] = -np.inf
@@ -155,6 +166,7 @@ class _Belief:
         loadings: (N, D).
         covariance: (D, D) of u.
         noise: (N,) variance of e.
+        evidence: How much less the estimator erred on half of the known scores than the row's mean.
     """
 
     mean: float
@@ -163,6 +175,7 @@ class _Belief:
     loadings: NDArray[np.float64]
     covariance: NDArray[np.float64]
     noise: NDArray[np.float64]
+    evidence: float
 
     @classmethod
     def of(
@@ -176,7 +189,8 @@ class _Belief:
         mean = float(weights @ np.where(unknown, line.mean[0], scores))
         slope = left @ loadings
         variance = float(slope @ line.covariance[0] @ slope + left**2 @ line.noise[0])
-        return cls(mean, variance, left, loadings, line.covariance[0], line.noise[0])
+        evidence = _evidence(estimator, scores)
+        return cls(mean, variance, left, loadings, line.covariance[0], line.noise[0], evidence)
 
     @cached_property
     def gains(self) -> NDArray[np.float64]:
@@ -225,6 +239,19 @@ class _Belief:
             open_[j] = False
             belief = belief.answered(j, gains[-1])
         return np.array(columns, dtype=np.intp), np.array(gains), belief
+
+
+def _evidence(estimator: SupportsLinearization, scores: NDArray[np.float64]) -> float:
+    """Squared error of the row's mean less that of the estimator, predicting every second known score."""
+    known = np.flatnonzero(~np.isnan(scores))
+    if len(known) < LEAST_KNOWN:
+        return 0.0
+    hidden, shown = known[1::2], known[::2]
+    partial = scores.copy()
+    partial[hidden] = np.nan
+    predicted = estimator.linearize(partial[None]).mean[0, hidden]
+    mean = (scores[shown].sum() + 0.5) / (len(shown) + 1.0)
+    return float(((scores[hidden] - mean) ** 2).sum() - ((scores[hidden] - predicted) ** 2).sum())
 
 
 class _Memory:
