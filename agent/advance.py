@@ -230,6 +230,7 @@ def _store_jobs(
 
 
 def _store_estimates(session: Session, situation: Situation, rows: Sequence[Estimate]) -> None:
+    spent = _spent(session, situation.study_id)
     for row, method in zip(rows, situation.methods, strict=True):
         assert method.id is not None
         row.study_id = situation.study_id
@@ -237,19 +238,19 @@ def _store_estimates(session: Session, situation: Situation, rows: Sequence[Esti
         row.method_id = method.id
         row.step = situation.study.step + 1
         row.version_id = situation.version.id
-        row.cost = _spent(session, situation.study_id, method.id)
+        row.cost = spent.get(method.id, 0)
     estimates.add(session, rows)
 
 
-def _spent(session: Session, study_id: int, method_id: int) -> int:
-    """Micro-dollars that the study has spent on a method."""
+def _spent(session: Session, study_id: int) -> dict[int, int]:
+    """Micro-dollars that the study has spent, by method; methods without spending are left out."""
     query = (
-        select(func.coalesce(func.sum(LedgerEntry.settled), 0))
+        select(Job.method_id, func.sum(LedgerEntry.settled))
         .join(Job, col(Job.id) == col(LedgerEntry.job_id))
-        .where(Job.study_id == study_id, Job.method_id == method_id)
         .where(col(LedgerEntry.budget_id).in_(ledger.budget_ids(session, "study", study_id, "usd")))
+        .group_by(col(Job.method_id))
     )
-    return int(session.exec(query).one())
+    return {method_id: int(spent) for method_id, spent in session.exec(query).all()}
 
 
 def _spent_up(budgets: Sequence[Budget], charge: Charge) -> bool:

@@ -43,12 +43,15 @@ def expected_costs(
     Raises:
         UnknownPriceError: A model's price is not known.
     """
+    prices = [price_of(spec) for spec in specs]
+    if all(price.free for price in prices):
+        return np.ones((len(specs), columns.n_prompts))
     lengths = context.prompt_lengths(session, columns)
     typical = _typical_output_tokens(session, columns)
     dollars = np.stack(
         [
-            expected_usd(price_of(spec), lengths, np.where(np.isnan(typical), spec.max_tokens / 4, typical))
-            for spec in specs
+            expected_usd(price, lengths, np.where(np.isnan(typical), spec.max_tokens / 4, typical))
+            for spec, price in zip(specs, prices, strict=True)
         ]
     )
     if not dollars.any():
