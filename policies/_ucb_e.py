@@ -70,8 +70,8 @@ class UcbEPolicy(Policy):
             probability += [chance for _, chance in batch]
             if answer is not None:
                 arms.hear([(row, column, answer(row, column)) for (row, column), _ in batch])
-        rows, columns = zip(*cells, strict=True)
-        return Selection.of(rows, columns, probability=probability)
+        chosen = np.array(cells, dtype=np.intp).reshape(-1, 2)
+        return Selection.of(chosen[:, 0], chosen[:, 1], probability=probability)
 
     def _batch(
         self, arms: _Arms, rng: np.random.Generator, n: int

@@ -102,6 +102,11 @@ def test_ucb_e_replays_as_it_selects(batch: int, weighted: bool, real: bool) -> 
     assert not gone[chosen.rows, chosen.columns].any()
 
 
+def test_a_replay_of_what_is_all_known_chooses_nothing() -> None:
+    table = answers(3, 5)
+    assert len(make_policy("ucb-e").replay(state_of(table), table, 4)) == 0
+
+
 def test_ucb_e_takes_the_largest_bound() -> None:
     scores = np.full((3, 40), np.nan)
     scores[0, :16], scores[1, :4], scores[2, :16] = 0.5, 0.4, 0.55  # bounds .75, .9, .8
