@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from assay.errors import BadInputError
 from policies._base import Recommendation
@@ -62,8 +62,7 @@ def expected_regret(belief: Recommendation) -> float:
     """
     std = np.maximum(belief.std, 1e-9)
     lowest = float((belief.mean - 8.0 * std).max())
-    quantiles = ndtri((np.arange(65) + 0.5) / 65)
-    points = np.append(belief.mean[:, None] + std[:, None] * quantiles, belief.mean + 8.0 * std)
+    points = belief.mean[:, None] + std[:, None] * np.linspace(-8.0, 8.0, 81)
     grid = np.unique(np.append(points[points > lowest], lowest))
     below = np.exp(np.log(np.maximum(ndtr((grid - belief.mean[:, None]) / std[:, None]), 1e-300)).sum(axis=0))
     largest = lowest + float(np.trapezoid(1.0 - below, grid))
