@@ -9,38 +9,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, func, select
 
-from agent.acquisition import build_state
 from agent.context import AgentContext
-from agent.costs import expected_costs, specs_of, worst_case_charges
-from agent.intervals import estimate_rows
+from agent.costs import worst_case_charges
+from agent.objectives import OBJECTIVES
+from agent.situation import Situation, read_situation
 from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError, StorageError
-from assay.specs import ModelSpec
-from estimators import Estimator
-from estimators.intervals import ConformalIntervals
-from policies import POLICIES, Selection
+from policies import Selection
 from storage import estimates, jobs, ledger, studies, versions
 from storage.database import Database
 from storage.events import emit
 from storage.jobs import NewJob
 from storage.ledger import Charge
-from storage.matrices import BenchmarkColumns, load_rows
 from storage.tables import (
     Benchmark,
     Budget,
     Estimate,
     EstimatorVersion,
     Job,
-    JobState,
     LedgerEntry,
-    Method,
     Study,
     StudyState,
     VersionState,
@@ -49,28 +41,6 @@ from storage.tables import (
 __all__ = ["advance"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Situation:
-    """A study as it was read, in arrays and plain rows."""
-
-    study: Study
-    version: EstimatorVersion
-    estimator: Estimator
-    methods: list[Method]
-    specs: list[ModelSpec]
-    columns: BenchmarkColumns
-    scores: NDArray[np.float64]  # (R, N)
-    pending: NDArray[np.bool_]  # (R, N)
-    available: NDArray[np.bool_]  # (R, N)
-    bought: int  # jobs that this study has made so far
-
-    @property
-    def study_id(self) -> int:
-        """The study's number."""
-        assert self.study.id is not None
-        return self.study.id
 
 
 def advance(context: AgentContext, study_id: int) -> bool:
@@ -107,22 +77,25 @@ def advance(context: AgentContext, study_id: int) -> bool:
 
 def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
     with context.database.read() as session:
-        situation = _read(session, context, study_id, version_id)
-        rows = estimate_rows(
-            situation.estimator,
-            situation.scores,
-            situation.study.level,
-            _intervals(session, context, situation),
-        )
-        stop = _stop_reason(situation, rows)
-        chosen = None if stop else _choose(session, context, situation)
+        situation = read_situation(session, context, study_id, version_id)
+    objective = OBJECTIVES.get(situation.study.objective)()
+    rows = objective.judge(situation)
+    stop = _limit_reached(situation) or objective.reached(situation, rows)
+    chosen = None if stop else situation.policy.select(situation.state, situation.may_buy)
     if chosen is not None and len(chosen) == 0:
-        if situation.pending.any():
+        if situation.state.pending.any():
             return False  # another study is buying what is left; its answers will count here too
-        stop = "every prompt is scored, pending or set aside"
+        stop = "nothing is left that would be worth buying"
     if stop or chosen is None:
         return _finish(context, situation, rows, stop or "")
     return _buy(context, situation, rows, chosen)
+
+
+def _limit_reached(situation: Situation) -> str | None:
+    limit = situation.study.max_prompts
+    if limit is None or situation.bought < limit:
+        return None
+    return f"bought {situation.bought} of at most {limit} prompts"
 
 
 # --- the estimator that the study works with ---------------------------------------------------------------
@@ -180,95 +153,6 @@ def _failure(session: Session, study: Study, benchmark: Benchmark) -> str | None
 
 def _waits_for(version: EstimatorVersion) -> str:
     return f"waits for estimator '{version.estimator}' (version {version.id})"
-
-
-# --- reading -----------------------------------------------------------------------------------------------
-
-
-def _read(session: Session, context: AgentContext, study_id: int, version_id: int) -> Situation:
-    study = studies.find(session, study_id)
-    benchmark = session.get_one(Benchmark, study.benchmark_id)
-    version = versions.find(session, version_id)
-    columns = context.columns(session, benchmark)
-    methods = studies.methods_of(session, study_id)
-    method_pks = np.array([method.id for method in methods], dtype=np.int64)
-    bought = select(func.count()).where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
-    return Situation(
-        study=study,
-        version=version,
-        estimator=context.estimator(session, version_id),
-        methods=methods,
-        specs=specs_of(session, methods),
-        columns=columns,
-        scores=load_rows(session, columns, method_pks),
-        pending=_mask(columns, method_pks, jobs.open_cells(session, method_pks.tolist())),
-        available=~_mask(columns, method_pks, jobs.parked_cells(session, method_pks.tolist())),
-        bought=int(session.exec(bought).one()),
-    )
-
-
-def _mask(
-    columns: BenchmarkColumns, method_pks: NDArray[np.int64], cells: set[tuple[int, int, int]]
-) -> NDArray[np.bool_]:
-    """(R, N) True at the given (method, prompt, scorer) cells that belong to the benchmark."""
-    mask = np.zeros((len(method_pks), columns.n_prompts), dtype=bool)
-    row_of = {int(pk): i for i, pk in enumerate(method_pks)}
-    column_of = columns.position
-    for method_pk, prompt_pk, scorer_pk in cells:
-        column = column_of.get(prompt_pk)
-        if column is not None and columns.scorer_pks[columns.dataset_index[column]] == scorer_pk:
-            mask[row_of[method_pk], column] = True
-    return mask
-
-
-def _intervals(session: Session, context: AgentContext, situation: Situation) -> ConformalIntervals | None:
-    """The factors that were learned for the way in which the study's policy chooses."""
-    assert situation.version.id is not None
-    known = context.intervals(session, situation.version.id)
-    design = "variance-reduction" if POLICIES.get(situation.study.policy).chooses_by_estimator else "random"
-    return known.get(design)
-
-
-# --- deciding ----------------------------------------------------------------------------------------------
-
-
-def _stop_reason(situation: Situation, rows: Sequence[Estimate]) -> str | None:
-    study = situation.study
-    if study.max_prompts is not None and situation.bought >= study.max_prompts:
-        return f"bought {situation.bought} of at most {study.max_prompts} prompts"
-    widest = max(row.high - row.low for row in rows)
-    if study.until_width is not None and situation.bought and widest <= study.until_width:
-        return f"interval width {widest:.4f} is within {study.until_width:g}"
-    return None
-
-
-def _choose(session: Session, context: AgentContext, situation: Situation) -> Selection:
-    study, columns = situation.study, situation.columns
-    state = build_state(
-        situation.scores,
-        seed=study.seed,
-        methods=[method.name for method in situation.methods],
-        weights=columns.weights,
-        dataset_index=columns.dataset_index,
-        estimator=situation.estimator,
-        total=_total(situation),
-        pending=situation.pending,
-        available=situation.available,
-        cost=expected_costs(session, context, columns, situation.specs),
-    )
-    policy = context.policy(session, study, situation.version)
-    left = study.batch_size
-    if study.max_prompts is not None:
-        left = min(left, study.max_prompts - situation.bought)
-    return policy.select(state, left)
-
-
-def _total(situation: Situation) -> int:
-    """How many cells will be known or pending when the study has bought all that it may."""
-    known = int((~np.isnan(situation.scores) | situation.pending).sum())
-    if situation.study.max_prompts is None:
-        return 0
-    return known + situation.study.max_prompts - situation.bought
 
 
 # --- writing -----------------------------------------------------------------------------------------------

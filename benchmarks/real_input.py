@@ -1,7 +1,7 @@
 """Real scores through the whole system: history imported, five unseen models evaluated with 100 prompts each.
 
-Broker, agent, two workers and a trainer are processes apart, on SQLite with the bundled broker and on PostgreSQL
-with the Redis server of this machine. The estimates are printed beside the true scores.
+Broker, agent, two workers and a trainer are processes apart, on SQLite with the bundled broker and on
+PostgreSQL with the Redis server of this machine. The estimates are printed beside the true scores.
 
 Run with `python -m benchmarks.real_input --data ../shared/data/openllm`.
 """

@@ -229,9 +229,10 @@ def _reason(winner: str, losses: dict[str, NDArray[np.float64]], budget: int, de
     """Why the winner, with the one that came nearest and whether the difference is beyond chance."""
     means = {name: float(loss.mean()) for name, loss in losses.items()}
     second = min((name for name in means if name != winner), key=lambda name: means[name])
-    sure = _beyond_chance(losses[second], losses[winner])
+    sure = "beyond" if _beyond_chance(losses[second], losses[winner]) else "within"
+    stays = ", so the simpler one stays" if means[second] < means[winner] else ""
     return (
         f"{winner}: loss {means[winner]:.4f} of the benchmark score at {budget} prompts ({design})"
         f" on {len(losses[winner])} held-out methods; next {second} with {means[second]:.4f}"
-        f" ({'beyond chance' if sure else 'within chance, so the simpler one stays'})"
+        f" ({sure} chance{stays})"
     )

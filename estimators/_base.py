@@ -124,7 +124,7 @@ class Estimator(ABC):
         Args:
             history: (M, N) scores, entries may be missing.
             warm_start: A fitted estimator of the same class to start from; rows, columns and scores may have
-                been added since. None starts afresh.
+                been added since, columns only behind those that it knows. None starts afresh.
 
         Raises:
             BadInputError: The history holds no score at all, or is not a valid matrix.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -135,7 +134,7 @@ def test_bytes_that_are_no_text_are_reported(world: World, models: Path, prompts
 
 
 def test_a_name_that_points_nowhere_is_left_alone(world: World, models: Path) -> None:
-    os.symlink(models / "absent.toml", models / "link.toml")
+    (models / "link.toml").symlink_to(models / "absent.toml")
     assert look(world, model_folder(models)) == 0
 
 
