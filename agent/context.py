@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,21 @@ from workers.calibration import load_intervals
 
 __all__ = ["AgentContext"]
 
+#: Retraining makes new versions without end, and an agent runs for months.
+MOST_KEPT = 32
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Recent(dict[K, V]):
+    """A cache that forgets its oldest entry when it is full."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > MOST_KEPT:
+            del self[next(iter(self))]
+
 
 @dataclass
 class AgentContext:
@@ -42,11 +57,11 @@ class AgentContext:
     settings: Settings
     send_jobs: Callable[[Sequence[int], str], None]
     send_training: Callable[[int], None]
-    _columns: dict[int, BenchmarkColumns] = field(default_factory=dict)
-    _lengths: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict)
-    _estimators: dict[int, Estimator] = field(default_factory=dict)
-    _intervals: dict[int, dict[str, ConformalIntervals]] = field(default_factory=dict)
-    _policies: dict[tuple[str, str, int, int], Policy] = field(default_factory=dict)
+    _columns: _Recent[int, BenchmarkColumns] = field(default_factory=_Recent)
+    _lengths: _Recent[tuple[int, int], NDArray[np.int64]] = field(default_factory=_Recent)
+    _estimators: _Recent[int, Estimator] = field(default_factory=_Recent)
+    _intervals: _Recent[int, dict[str, ConformalIntervals]] = field(default_factory=_Recent)
+    _policies: _Recent[tuple[str, str, int, int], Policy] = field(default_factory=_Recent)
 
     def columns(self, session: Session, benchmark: Benchmark) -> BenchmarkColumns:
         """The benchmark's columns, read again when its prompts changed."""
