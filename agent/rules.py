@@ -11,7 +11,17 @@ from assay.settings import Settings
 from assay.specs import ModelSpec
 from storage import catalog, studies
 from storage.studies import StudyRequest
-from storage.tables import Benchmark, Dataset, EstimatorVersion, Event, Method, Model, Score, Study, StudyState
+from storage.tables import (
+    Benchmark,
+    Dataset,
+    EstimatorVersion,
+    Event,
+    Method,
+    Model,
+    Score,
+    Study,
+    StudyState,
+)
 from workers.backends import BACKENDS
 from workers.work import spec_of
 

@@ -41,7 +41,9 @@ def write_matrix(folder: Path, *, models: int = 20, tests: int = 4, prompts: int
     scores = (ability - difficulty + rng.logistic(size=(models, prompts)) > 0).astype(np.int8)
     np.savez(folder / "scores.npz", scores=scores)
     lines = [
-        json.dumps({"id": f"p{j}", "dataset": "easy" if j < prompts // 3 else "hard", "text": f"What is {j}?"})
+        json.dumps(
+            {"id": f"p{j}", "dataset": "easy" if j < prompts // 3 else "hard", "text": f"What is {j}?"}
+        )
         for j in range(prompts)
     ]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -202,7 +204,7 @@ class World:
             return list(session.exec(select(table).order_by(table.id)).all())
 
     def check_money(self) -> None:
-        """What must be true of every budget at rest: nothing reserved, spent = sum of settled, within the cap."""
+        """What holds of every budget at rest: nothing reserved, spent = sum of settled, within the cap."""
         with self.database.read() as session:
             for budget in session.exec(select(Budget)).all():
                 assert budget.reserved == 0

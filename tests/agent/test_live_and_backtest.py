@@ -51,7 +51,10 @@ def backtest(folder: Path, policy_name: str) -> tuple[list[int], tuple[float, fl
     "policy", ["uniform", "stratified", "expected-variance-reduction", "information-gain", "uncertainty"]
 )
 def test_same_seed_same_cells_same_estimate(world: World, policy: str) -> None:
-    (live_order, live_score, live_fit), (order, score, fit) = live(world, policy), backtest(world.matrix, policy)
+    (live_order, live_score, live_fit), (order, score, fit) = (
+        live(world, policy),
+        backtest(world.matrix, policy),
+    )
     nothing = np.full((1, 36), np.nan)
     np.testing.assert_array_equal(live_fit.predict(nothing).mean, fit.predict(nothing).mean)
     assert live_order == order

@@ -152,4 +152,9 @@ def test_an_event_that_cannot_be_handled_stops_nobody(world: World, payload: dic
     handle(world)
     assert len(world.studies()) == 1
     with world.database.read() as session:
-        assert session.exec(select(Event).where(Event.kind == "model.registered", col(Event.handled_at).is_(None))).all() == []
+        assert (
+            session.exec(
+                select(Event).where(Event.kind == "model.registered", col(Event.handled_at).is_(None))
+            ).all()
+            == []
+        )

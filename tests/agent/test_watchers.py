@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -135,7 +134,7 @@ def test_bytes_that_are_no_text_are_reported(world: World, models: Path, prompts
 
 
 def test_a_name_that_points_nowhere_is_left_alone(world: World, models: Path) -> None:
-    os.symlink(models / "absent.toml", models / "link.toml")
+    (models / "link.toml").symlink_to(models / "absent.toml")
     assert look(world, model_folder(models)) == 0
 
 
@@ -193,7 +192,7 @@ def test_prompt_files_of_every_kind(world: World, prompts: Path) -> None:
         ("a.jsonl", '{"text": ""}', "text:"),
         ("a.jsonl", '{"id": "1", "text": "x"}\n{"id": "1", "text": "y"}', "stands for two different texts"),
         ("trivia.jsonl", '{"id": "p0", "dataset": "easy", "text": "y"}', "stands for two different texts"),
-        ("a.toml", 'promts = []', "unknown key 'promts'"),
+        ("a.toml", "promts = []", "unknown key 'promts'"),
         ("a.yaml", "prompts: 5", "a.yaml: prompts"),
         ("a.yaml", "datasets: {name: x}", "a.yaml: datasets"),
         ("a.yaml", "benchmark: 3\nprompts: [{text: x}]", "a.yaml: benchmark"),

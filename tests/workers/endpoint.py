@@ -27,9 +27,7 @@ def completion(text: str | None, reason: str = "stop", tokens: tuple[int, int] =
         "object": "chat.completion",
         "created": 0,
         "model": "m",
-        "choices": [
-            {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text}}
-        ],
+        "choices": [{"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text}}],
         "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
     }
 
@@ -37,7 +35,11 @@ def completion(text: str | None, reason: str = "stop", tokens: tuple[int, int] =
 #: What a prompt beginning with the key is answered by: status, headers, body.
 BEHAVIOURS: dict[str, tuple[int, dict[str, str], Any]] = {
     "busy": (429, {"Retry-After": "0.25"}, {"error": {"message": "slow down"}}),
-    "busy until": (429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, {"error": {"message": "slow down"}}),
+    "busy until": (
+        429,
+        {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"},
+        {"error": {"message": "slow down"}},
+    ),
     "busy nan": (429, {"Retry-After": "nan"}, {"error": {"message": "slow down"}}),
     "busy inf": (429, {"Retry-After": "inf"}, {"error": {"message": "slow down"}}),
     "busy past": (429, {"Retry-After": "-5"}, {"error": {"message": "slow down"}}),

@@ -165,7 +165,7 @@ def test_multiple_choice_takes_the_choice_itself_as_target() -> None:
         ("-$12", "-12", 1),
         ("(3)-5", "5", 1),
         ("-3", "3", 0),
-        ("−3", "-3", 1),  # noqa: RUF001  (the typographic minus sign)
+        ("−3", "-3", 1),
         ("x = -0.5", "-0.5", 1),
         ("3 - 5 = -2", "-2", 1),
         ("10-4", "4", 1),
