@@ -9,37 +9,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, func, select
 
-from agent.acquisition import build_state
 from agent.context import AgentContext
-from agent.costs import expected_costs, specs_of, worst_case_charges
-from agent.intervals import estimate_rows
+from agent.costs import worst_case_charges
+from agent.objectives import OBJECTIVES
+from agent.situation import Situation, read_situation
 from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError, StorageError
-from assay.specs import ModelSpec
-from estimators import Estimator
 from policies import Selection
 from storage import estimates, jobs, ledger, studies, versions
 from storage.database import Database
 from storage.events import emit
 from storage.jobs import NewJob
 from storage.ledger import Charge
-from storage.matrices import BenchmarkColumns, load_rows
 from storage.tables import (
     Benchmark,
     Budget,
     Estimate,
     EstimatorVersion,
     Job,
-    JobState,
     LedgerEntry,
-    Method,
     Study,
     StudyState,
     VersionState,
@@ -48,28 +41,6 @@ from storage.tables import (
 __all__ = ["advance"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Situation:
-    """A study as it was read, in arrays and plain rows."""
-
-    study: Study
-    version: EstimatorVersion
-    estimator: Estimator
-    methods: list[Method]
-    specs: list[ModelSpec]
-    columns: BenchmarkColumns
-    scores: NDArray[np.float64]  # (R, N)
-    pending: NDArray[np.bool_]  # (R, N)
-    available: NDArray[np.bool_]  # (R, N)
-    bought: int  # jobs that this study has made so far
-
-    @property
-    def study_id(self) -> int:
-        """The study's number."""
-        assert self.study.id is not None
-        return self.study.id
 
 
 def advance(context: AgentContext, study_id: int) -> bool:
@@ -106,17 +77,25 @@ def advance(context: AgentContext, study_id: int) -> bool:
 
 def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
     with context.database.read() as session:
-        situation = _read(session, context, study_id, version_id)
-        rows = estimate_rows(situation.estimator, situation.scores, situation.study.level)
-        stop = _stop_reason(situation, rows)
-        chosen = None if stop else _choose(session, context, situation)
+        situation = read_situation(session, context, study_id, version_id)
+    objective = OBJECTIVES.get(situation.study.objective)()
+    rows = objective.judge(situation)
+    stop = _limit_reached(situation) or objective.reached(situation, rows)
+    chosen = None if stop else situation.policy.select(situation.state, situation.may_buy)
     if chosen is not None and len(chosen) == 0:
-        if situation.pending.any():
+        if situation.state.pending.any():
             return False  # another study is buying what is left; its answers will count here too
-        stop = "every prompt is scored, pending or set aside"
+        stop = "nothing is left that would be worth buying"
     if stop or chosen is None:
         return _finish(context, situation, rows, stop or "")
     return _buy(context, situation, rows, chosen)
+
+
+def _limit_reached(situation: Situation) -> str | None:
+    limit = situation.study.max_prompts
+    if limit is None or situation.bought < limit:
+        return None
+    return f"bought {situation.bought} of at most {limit} prompts"
 
 
 # --- the estimator that the study works with ---------------------------------------------------------------
@@ -134,9 +113,11 @@ def _ready_version(session: Session, study: Study) -> int | None:
 
 
 def _want_version(context: AgentContext, study_id: int) -> bool:
-    """Ask for the estimator once; the study waits until estimator.ready."""
+    """Ask for the estimator once; the study waits until estimator.promoted."""
     with context.database.begin() as session:
         study = studies.find(session, study_id)
+        if study.state not in (StudyState.WAITING, StudyState.RUNNING):
+            return False  # paused or cancelled since it was read
         benchmark = session.get_one(Benchmark, study.benchmark_id)
         failed = _failure(session, study, benchmark)
         if failed is not None:
@@ -172,87 +153,6 @@ def _failure(session: Session, study: Study, benchmark: Benchmark) -> str | None
 
 def _waits_for(version: EstimatorVersion) -> str:
     return f"waits for estimator '{version.estimator}' (version {version.id})"
-
-
-# --- reading -----------------------------------------------------------------------------------------------
-
-
-def _read(session: Session, context: AgentContext, study_id: int, version_id: int) -> Situation:
-    study = studies.find(session, study_id)
-    benchmark = session.get_one(Benchmark, study.benchmark_id)
-    version = versions.find(session, version_id)
-    columns = context.columns(session, benchmark)
-    methods = studies.methods_of(session, study_id)
-    method_pks = np.array([method.id for method in methods], dtype=np.int64)
-    bought = select(func.count()).where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
-    return Situation(
-        study=study,
-        version=version,
-        estimator=context.estimator(session, version_id),
-        methods=methods,
-        specs=specs_of(session, methods),
-        columns=columns,
-        scores=load_rows(session, columns, method_pks),
-        pending=_mask(columns, method_pks, jobs.open_cells(session, method_pks.tolist())),
-        available=~_mask(columns, method_pks, jobs.parked_cells(session, method_pks.tolist())),
-        bought=int(session.exec(bought).one()),
-    )
-
-
-def _mask(
-    columns: BenchmarkColumns, method_pks: NDArray[np.int64], cells: set[tuple[int, int, int]]
-) -> NDArray[np.bool_]:
-    """(R, N) True at the given (method, prompt, scorer) cells that belong to the benchmark."""
-    mask = np.zeros((len(method_pks), columns.n_prompts), dtype=bool)
-    row_of = {int(pk): i for i, pk in enumerate(method_pks)}
-    column_of = columns.position
-    for method_pk, prompt_pk, scorer_pk in cells:
-        column = column_of.get(prompt_pk)
-        if column is not None and columns.scorer_pks[columns.dataset_index[column]] == scorer_pk:
-            mask[row_of[method_pk], column] = True
-    return mask
-
-
-# --- deciding ----------------------------------------------------------------------------------------------
-
-
-def _stop_reason(situation: Situation, rows: Sequence[Estimate]) -> str | None:
-    study = situation.study
-    if study.max_prompts is not None and situation.bought >= study.max_prompts:
-        return f"bought {situation.bought} of at most {study.max_prompts} prompts"
-    widest = max(row.high - row.low for row in rows)
-    if study.until_width is not None and situation.bought and widest <= study.until_width:
-        return f"interval width {widest:.4f} is within {study.until_width:g}"
-    return None
-
-
-def _choose(session: Session, context: AgentContext, situation: Situation) -> Selection:
-    study, columns = situation.study, situation.columns
-    state = build_state(
-        situation.scores,
-        seed=study.seed,
-        methods=[method.name for method in situation.methods],
-        weights=columns.weights,
-        dataset_index=columns.dataset_index,
-        estimator=situation.estimator,
-        total=_total(situation),
-        pending=situation.pending,
-        available=situation.available,
-        cost=expected_costs(session, context, columns, situation.specs),
-    )
-    policy = context.policy(session, study, situation.version)
-    left = study.batch_size
-    if study.max_prompts is not None:
-        left = min(left, study.max_prompts - situation.bought)
-    return policy.select(state, left)
-
-
-def _total(situation: Situation) -> int:
-    """How many cells will be known or pending when the study has bought all that it may."""
-    known = int((~np.isnan(situation.scores) | situation.pending).sum())
-    if situation.study.max_prompts is None:
-        return 0
-    return known + situation.study.max_prompts - situation.bought
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -330,6 +230,7 @@ def _store_jobs(
 
 
 def _store_estimates(session: Session, situation: Situation, rows: Sequence[Estimate]) -> None:
+    spent = _spent(session, situation.study_id)
     for row, method in zip(rows, situation.methods, strict=True):
         assert method.id is not None
         row.study_id = situation.study_id
@@ -337,19 +238,19 @@ def _store_estimates(session: Session, situation: Situation, rows: Sequence[Esti
         row.method_id = method.id
         row.step = situation.study.step + 1
         row.version_id = situation.version.id
-        row.cost = _spent(session, situation.study_id, method.id)
+        row.cost = spent.get(method.id, 0)
     estimates.add(session, rows)
 
 
-def _spent(session: Session, study_id: int, method_id: int) -> int:
-    """Micro-dollars that the study has spent on a method."""
+def _spent(session: Session, study_id: int) -> dict[int, int]:
+    """Micro-dollars that the study has spent, by method; methods without spending are left out."""
     query = (
-        select(func.coalesce(func.sum(LedgerEntry.settled), 0))
+        select(Job.method_id, func.sum(LedgerEntry.settled))
         .join(Job, col(Job.id) == col(LedgerEntry.job_id))
-        .where(Job.study_id == study_id, Job.method_id == method_id)
         .where(col(LedgerEntry.budget_id).in_(ledger.budget_ids(session, "study", study_id, "usd")))
+        .group_by(col(Job.method_id))
     )
-    return int(session.exec(query).one())
+    return {method_id: int(spent) for method_id, spent in session.exec(query).all()}
 
 
 def _spent_up(budgets: Sequence[Budget], charge: Charge) -> bool:

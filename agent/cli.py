@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from agent.commands import backtest, benchmark, db, demo, doctor, leaderboard, model, run, study
+from agent.commands import (
+    backtest,
+    benchmark,
+    db,
+    demo,
+    doctor,
+    estimators,
+    leaderboard,
+    model,
+    plan,
+    run,
+    study,
+)
 from agent.commands._shared import AssayGroup
 from assay import __version__
 
@@ -45,7 +57,7 @@ def root(
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-for module in (demo, run, db, doctor, model, benchmark, study, leaderboard, backtest):
+for module in (demo, run, db, doctor, model, benchmark, study, plan, leaderboard, estimators, backtest):
     module.register(app)
 
 

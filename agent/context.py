@@ -16,11 +16,13 @@ from sqlmodel import Session, col, func, select
 
 from assay.settings import Settings
 from estimators import Estimator, load_estimator
+from estimators.intervals import ConformalIntervals
 from policies import Policy, make_policy
 from storage import versions
 from storage.database import Database
 from storage.matrices import BenchmarkColumns, load_columns, load_matrix
 from storage.tables import Benchmark, Dataset, EstimatorVersion, Prompt, Study
+from workers.calibration import load_intervals
 
 __all__ = ["AgentContext"]
 
@@ -43,6 +45,7 @@ class AgentContext:
     _columns: dict[int, BenchmarkColumns] = field(default_factory=dict)
     _lengths: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict)
     _estimators: dict[int, Estimator] = field(default_factory=dict)
+    _intervals: dict[int, dict[str, ConformalIntervals]] = field(default_factory=dict)
     _policies: dict[tuple[str, str, int, int], Policy] = field(default_factory=dict)
 
     def columns(self, session: Session, benchmark: Benchmark) -> BenchmarkColumns:
@@ -72,6 +75,13 @@ class AgentContext:
             folder = versions.artifact_folder(session, version_id, self.settings.cache_dir)
             self._estimators[version_id] = load_estimator(folder)
         return self._estimators[version_id]
+
+    def intervals(self, session: Session, version_id: int) -> dict[str, ConformalIntervals]:
+        """A version's conformal intervals by design; empty where it has none."""
+        if version_id not in self._intervals:
+            folder = versions.artifact_folder(session, version_id, self.settings.cache_dir)
+            self._intervals[version_id] = load_intervals(folder)
+        return self._intervals[version_id]
 
     def policy(self, session: Session, study: Study, version: EstimatorVersion) -> Policy:
         """The study's policy, prepared for the version's history."""

@@ -16,7 +16,7 @@ from storage.tables import Method, Model, Output, Prompt, Template
 from workers.prices import expected_usd, price_of, worst_case_charge
 from workers.work import render, spec_of
 
-__all__ = ["expected_costs", "specs_of", "worst_case_charges"]
+__all__ = ["expected_costs", "expected_usd_of", "specs_of", "worst_case_charges"]
 
 
 def specs_of(session: Session, methods: Sequence[Method]) -> list[ModelSpec]:
@@ -35,6 +35,27 @@ def specs_of(session: Session, methods: Sequence[Method]) -> list[ModelSpec]:
     ]
 
 
+def expected_usd_of(
+    session: Session, context: AgentContext, columns: BenchmarkColumns, specs: Sequence[ModelSpec]
+) -> NDArray[np.float64]:
+    """(R, N) micro-dollars that each cell will probably cost.
+
+    Raises:
+        UnknownPriceError: A model's price is not known.
+    """
+    prices = [price_of(spec) for spec in specs]
+    if all(price.free for price in prices):
+        return np.zeros((len(specs), columns.n_prompts))
+    lengths = context.prompt_lengths(session, columns)
+    typical = _typical_output_tokens(session, columns)
+    return np.stack(
+        [
+            expected_usd(price, lengths, np.where(np.isnan(typical), spec.max_tokens / 4, typical))
+            for spec, price in zip(specs, prices, strict=True)
+        ]
+    )
+
+
 def expected_costs(
     session: Session, context: AgentContext, columns: BenchmarkColumns, specs: Sequence[ModelSpec]
 ) -> NDArray[np.float64]:
@@ -43,18 +64,11 @@ def expected_costs(
     Raises:
         UnknownPriceError: A model's price is not known.
     """
-    lengths = context.prompt_lengths(session, columns)
-    typical = _typical_output_tokens(session, columns)
-    dollars = np.stack(
-        [
-            expected_usd(price_of(spec), lengths, np.where(np.isnan(typical), spec.max_tokens / 4, typical))
-            for spec in specs
-        ]
-    )
-    if not dollars.any():
-        return np.ones_like(dollars)
-    floor = dollars[dollars > 0].min()
-    relative: NDArray[np.float64] = np.maximum(dollars, floor) / dollars.mean()
+    usd = expected_usd_of(session, context, columns, specs)
+    if not usd.any():
+        return np.ones_like(usd)
+    floor = usd[usd > 0].min()
+    relative: NDArray[np.float64] = np.maximum(usd, floor) / usd.mean()
     return relative
 
 
@@ -64,6 +78,7 @@ def _typical_output_tokens(session: Session, columns: BenchmarkColumns) -> NDArr
         select(Prompt.dataset_id, func.avg(Output.output_tokens))
         .join(Output, col(Output.prompt_id) == col(Prompt.id))
         .where(col(Prompt.dataset_id).in_([int(pk) for pk in columns.dataset_pks]))
+        .where(col(Output.output_tokens) > 0)  # imported answers carry no count
         .group_by(col(Prompt.dataset_id))
     )
     found = {dataset_id: float(mean) for dataset_id, mean in session.exec(query).all()}

@@ -33,7 +33,15 @@ from storage.tables import (
     utc_now,
 )
 
-__all__ = ["COMPLETE", "INTERVAL_WORDS", "Leaderboard", "LeaderboardRow", "build", "rank_ranges"]
+__all__ = [
+    "COMPLETE",
+    "INTERVAL_WORDS",
+    "OPEN_STUDIES",
+    "Leaderboard",
+    "LeaderboardRow",
+    "build",
+    "rank_ranges",
+]
 
 COMPLETE = "complete"
 
@@ -126,7 +134,7 @@ class Leaderboard:
         prompts: Number of its prompts.
         level: Level of the rank ranges.
         rows: The methods that have a score.
-        pending: Methods with an unfinished study and no estimate yet.
+        pending: Methods with an unfinished study and no estimate yet (open: waiting, running or paused).
         unlisted: Methods with some scores, but neither an estimate nor a study under way.
         retired: Methods left out because their model is retired.
         built_at: When this was read from the database.
@@ -148,7 +156,7 @@ class Leaderboard:
         return sum(row.cost for row in self.rows)
 
     @property
-    def running(self) -> int:
+    def open_studies(self) -> int:
         """Methods with a study that is not finished, listed or not."""
         return self.pending + sum(row.study_state in OPEN_STUDIES for row in self.rows)
 

@@ -62,12 +62,13 @@ class Agent:
     def tick(self) -> bool:
         """One round; True where something happened, so that the next round should follow at once."""
         self._watch()
-        due = self._handle_events() | self._sweep() | self._moved
+        before = self._moved
+        due = self._handle_events() | self._sweep() | before
         self._moved = set()
         for study_id in sorted(due):
             if advance(self._context, study_id):
                 self._moved.add(study_id)  # look at it again: the step may have to be chosen anew
-        return bool(self._moved)
+        return bool(self._moved - before)  # what moves without end must not keep the processor busy
 
     def _sleep(self, stop: threading.Event) -> None:
         now = time.monotonic()
@@ -115,6 +116,7 @@ class Agent:
                     raise _Taken
                 return due
         except (_Taken, IntegrityError):  # another agent was faster; if not, the event comes up again
+            log.info("event %s (%s): another agent was faster", event.id, event.kind)
             return set()
         except StorageError:
             raise

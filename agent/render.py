@@ -28,7 +28,7 @@ COLUMNS = (
     "Study",
 )
 NARROW_COLUMNS = ("Rank", "Model", "Score", "Interval", "Acquired", "Cost")
-WIDE = 130
+WIDE = 150  # columns of a terminal that all of them need
 CSV_COLUMNS = (
     "rank",
     "rank_best",
@@ -65,10 +65,18 @@ def as_table(board: Leaderboard, width: int = 200) -> Table:
     )
     for name in wanted:
         right = name in ("Score", "Beats next", "Acquired", "Cost", "Age")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "Model")
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=name != "Model",
+            min_width=12 if name == "Model" else None,
+            overflow="fold",
+        )
     for row in board.rows:
         # Text objects: nothing in a name is taken for Rich's own markup.
         cells = dict(zip(COLUMNS, _cells(row, board), strict=True))
+        if width < WIDE:
+            cells |= _short_cells(row)
         table.add_row(*(Text(cells[name]) for name in wanted), style="dim" if row.stale else "")
     return table
 
@@ -106,14 +114,14 @@ def as_markdown(board: Leaderboard) -> str:
 
 def notes(board: Leaderboard) -> list[str]:
     """What the table itself does not say: kinds of interval, methods not shown, the total cost."""
-    kinds = dict.fromkeys(row.interval_kind for row in board.rows)
-    found = [f"Interval {INTERVAL_WORDS.get(kind, kind)}." for kind in kinds]
+    kinds = dict.fromkeys((row.interval_kind, row.level) for row in board.rows)
+    found = [_kind_note(kind, level) for kind, level in kinds]
     if any(row.rank_best != row.rank_worst for row in board.rows):
-        found.append(f"Ranks in brackets cannot be excluded at the {board.level:.0%} level.")
+        found.append(f"A range beside a rank: the ranks not excluded at the {board.level:.0%} level.")
     if any(row.stale for row in board.rows):
         found.append("* estimated before the benchmark's prompts changed.")
     for count, what in (
-        (board.pending, "under evaluation, without an estimate yet"),
+        (board.pending, "with an open study and no estimate yet"),
         (board.unlisted, "with only some of the scores and no study: assay study create"),
         (board.retired, "retired"),
     ):
@@ -125,11 +133,18 @@ def notes(board: Leaderboard) -> list[str]:
     return found
 
 
+def _kind_note(kind: str, level: float) -> str:
+    words = INTERVAL_WORDS.get(kind, kind)
+    if kind == COMPLETE:
+        return f"Exact: {words.removeprefix('complete: ')}."
+    return f"Intervals at the {level:.0%} level, {words}."
+
+
 def interval(row: LeaderboardRow) -> str:
-    """The interval in one cell: "0.61 to 0.68 (95% predicted)", or "exact"."""
+    """The interval in one cell: "0.612–0.683 predicted", or "exact"."""
     if row.interval_kind == COMPLETE:
         return "exact"
-    return f"{row.low:.3f}–{row.high:.3f} ({row.level:.0%} {printable(row.interval_kind)})"
+    return f"{row.low:.3f}–{row.high:.3f} {printable(row.interval_kind)}"
 
 
 def _cells(row: LeaderboardRow, board: Leaderboard) -> tuple[str, ...]:
@@ -147,6 +162,15 @@ def _cells(row: LeaderboardRow, board: Leaderboard) -> tuple[str, ...]:
         f"{row.estimator}{version}" if row.estimator else "–",
         f"{row.study_id} {row.study_state}" if row.study_id is not None else "–",
     )
+
+
+def _short_cells(row: LeaderboardRow) -> dict[str, str]:
+    """What fits a terminal of 80 columns beside a model's name; the notes say what kind the intervals are."""
+    exact = row.interval_kind == COMPLETE
+    return {
+        "Interval": "exact" if exact else f"{row.low:.3f}–{row.high:.3f}",
+        "Acquired": f"{row.acquired}/{row.total}",
+    }
 
 
 def _row_dict(row: LeaderboardRow, board: Leaderboard) -> dict[str, Any]:

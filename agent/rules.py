@@ -88,7 +88,6 @@ RULES: dict[str, Rule] = {
     "jobs.finished": on_jobs_finished,
     "study.created": on_study_created,
     "study.running": on_study_created,
-    "estimator.ready": on_estimator_changed,
     "estimator.promoted": on_estimator_changed,
     "estimator.failed": on_estimator_changed,
 }

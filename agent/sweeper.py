@@ -7,6 +7,7 @@ from collections import defaultdict
 from datetime import timedelta
 
 from agent.context import AgentContext
+from agent.retraining import want_due
 from storage import jobs, ledger, versions
 from storage.events import emit
 
@@ -29,6 +30,11 @@ class Sweeper:
         self._send_training()
 
     def _return_expired(self) -> None:
+        """Jobs of silent workers go back; after too many tries they are set aside.
+
+        Whether the last call was billed is not known then, so it is booked at its worst case: a cap that
+        holds in the books only would not be one.
+        """
         limit = self._context.settings.max_attempts
         again: dict[str, list[int]] = defaultdict(list)
         with self._context.database.read() as session:
@@ -41,7 +47,7 @@ class Sweeper:
                     if jobs.requeue(session, job.id, SILENT, expired=True):
                         again[job.kind].append(job.id)
                 elif jobs.park(session, job.id, f"{SILENT}, {job.attempts} times", expired=True):
-                    ledger.release(session, [job.id])
+                    ledger.settle_at_worst(session, [job.id])
                     emit(session, "jobs.finished", {"study_id": job.study_id, "done": 0, "parked": 1})
         self._send(again)
 
@@ -78,7 +84,8 @@ class Sweeper:
 
     def _send_training(self) -> None:
         now = time.monotonic()
-        with self._context.database.read() as session:
+        with self._context.database.begin() as session:
+            want_due(session, self._context.settings)
             wanted = versions.wanted(session)
         for version_id in wanted:
             if self._gave_up(version_id):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +113,11 @@ def _scores(path: Path) -> NDArray[np.float32]:
     """(M, N) float32 scores with NaN for missing."""
     _require(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             raw = archive["scores"]
     except KeyError:
         raise BadInputError(f"{path} has no array named 'scores'", LAYOUT) from None
-    except (OSError, ValueError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise BadInputError(f"{path} cannot be read: {error}", LAYOUT) from None
     if raw.ndim != 2 or raw.dtype.kind not in "iufb":
         raise BadInputError(

@@ -52,6 +52,12 @@ class Settings(BaseSettings):
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of studies that name none.")
 
+    retrain_scores: int = Field(default=500, ge=0, description="New scores that start a retraining; 0 = off.")
+    retrain_hours: float = Field(default=0.0, ge=0, description="Hours between retrainings; 0 = off.")
+    validation_share: float = Field(
+        default=0.1, ge=0, le=0.5, description="Share of methods held out of every fit, to judge it on."
+    )
+
     jobs_per_task: int = Field(default=32, ge=1, description="Jobs that one Celery message carries.")
     lease_s: float = Field(default=30.0, gt=0, description="Seconds until a silent worker's jobs go back.")
     sweep_s: float = Field(default=5.0, gt=0, description="Seconds between sweeps for what died.")

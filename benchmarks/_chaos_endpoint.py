@@ -22,7 +22,7 @@ from fastapi import FastAPI, Header, HTTPException
 
 from agent.demo._world import load_answers
 
-__all__ = ["create_app", "main"]
+__all__ = ["create_app", "main", "tokens"]
 
 
 def create_app(answers: dict[str, dict[str, str]], latency_s: float, failure_rate: float) -> FastAPI:
@@ -56,8 +56,13 @@ def _unit_hash(key: str) -> float:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
 
 
+def tokens(question: str, answer: str) -> tuple[int, int]:
+    """Input and output tokens that the endpoint bills for a call."""
+    return len(question) // 4 + 8, len(answer) // 4 + 1
+
+
 def _completion(model: str, question: str, answer: str) -> dict[str, Any]:
-    tokens_in, tokens_out = len(question) // 4 + 8, len(answer) // 4 + 1
+    tokens_in, tokens_out = tokens(question, answer)
     message = {"role": "assistant", "content": answer}
     return {
         "id": "kill-test",

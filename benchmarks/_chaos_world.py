@@ -1,21 +1,29 @@
-"""The world of the kill test: a small seeded benchmark, four models that answer, five studies with caps."""
+"""The world of the kill test: a small seeded benchmark, four models that answer, five studies.
+
+Two models are replayed, two are behind the endpoint. Caps are as tight as they can be without stopping a
+study.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from sqlmodel import Session
 
 from agent.demo._world import DATASETS, World, make_world
 from agent.registration import add_prompts
 from assay.settings import Settings
 from assay.specs import ModelSpec, Price
+from benchmarks._chaos_endpoint import tokens
 from storage import catalog, events, ledger, studies
 from storage.database import Database
 from storage.importing import import_matrix_folder
 from storage.studies import StudyRequest
+from workers.prices import FRAME_TOKENS
 
 __all__ = ["BENCHMARK", "PRICE", "ChaosPlan", "chaos_settings", "fill"]
 
@@ -24,9 +32,7 @@ HISTORY = 20
 PRICE = Price(input_per_million=2.0, output_per_million=8.0)
 REPLAY_PRICE = Price(per_call=0.0001)
 MAX_TOKENS = 32
-
-#: Room for a few worst-case reservations above what all calls of a study really cost, so that caps bind.
-SLACK = 1.15
+REPLAY_COST = REPLAY_PRICE.micro_dollars(0, 0)
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,10 @@ class ChaosPlan:
 
     seed: int = 1
     kills: int = 30
-    gap_s: tuple[float, float] = (0.5, 6.0)
+    gap_s: tuple[float, float] = (0.5, 5.0)
     max_prompts: int = 110
-    batch_size: int = 5
-    latency_ms: float = 400.0
+    batch_size: int = 4
+    latency_ms: float = 700.0
     failure_rate: float = 0.05
     patience_s: float = 240.0
 
@@ -82,7 +88,11 @@ def fill(database: Database, folder: Path, plan: ChaosPlan, port: int) -> None:
     known.write_matrix_folder(folder / "history")
     import_matrix_folder(database, folder / "history", BENCHMARK)
     _hush(database)
-    _add_studies(database, folder, plan, subjects, port)
+    with database.begin() as session:
+        for name in subjects:
+            spec = _replayed(name, folder, plan) if name in subjects[:2] else _paid(name, port)
+            catalog.add_model(session, spec, announce=False)
+        _add_studies(session, plan, texts, answers)
 
 
 def _hush(database: Database) -> None:
@@ -105,40 +115,35 @@ def _write_replay_folder(world: World, folder: Path, answers: dict[str, list[str
 
 
 def _add_studies(
-    database: Database, folder: Path, plan: ChaosPlan, subjects: tuple[str, ...], port: int
+    session: Session, plan: ChaosPlan, texts: Sequence[str], answers: dict[str, list[str]]
 ) -> None:
-    """Two replayed models, two behind the endpoint; the last of them is wanted by two studies at once."""
-    paid = subjects[2:]
-    wanted = [*subjects, paid[-1]]
-    estimators = ["linear-gaussian", "aggregate", "linear-gaussian", "linear-gaussian", "aggregate"]
-    with database.begin() as session:
-        for name in subjects:
-            spec = _paid(name, port) if name in paid else _replayed(name, folder, plan)
-            catalog.add_model(session, spec, announce=False)
-        benchmark = catalog.find_benchmark(session, BENCHMARK)
-        ledger.set_cap(session, "overall", 0, "calls", 5 * plan.max_prompts)
-        for i, (name, estimator) in enumerate(zip(wanted, estimators, strict=True)):
-            method = catalog.find_method(session, name)
-            assert benchmark.id is not None
-            assert method.id is not None
-            request = StudyRequest(
-                benchmark_id=benchmark.id,
-                method_ids=[method.id],
-                policy="uniform" if i == 1 else "stratified",
-                estimator=estimator,
-                seed=plan.seed + i,
-                batch_size=plan.batch_size,
-                max_prompts=plan.max_prompts // (2 if wanted.count(name) > 1 else 1),
-                caps={"usd": _cap(plan, paid=name in paid)},
-            )
-            studies.create(session, request)
+    """One study for each of four models, two for the last, which want the same cells."""
+    benchmark = catalog.find_benchmark(session, BENCHMARK)
+    assert benchmark.id is not None
+    names = [*answers, list(answers)[-1]]
+    ledger.set_cap(session, "overall", 0, "calls", len(answers) * plan.max_prompts)
+    for i, name in enumerate(names):
+        method = catalog.find_method(session, name)
+        assert method.id is not None
+        prompts = plan.max_prompts // names.count(name)
+        request = StudyRequest(
+            benchmark_id=benchmark.id,
+            method_ids=[method.id],
+            policy="uniform" if i == 1 else "stratified",
+            estimator="aggregate" if i in (1, 4) else "linear-gaussian",
+            seed=plan.seed + i,
+            batch_size=plan.batch_size,
+            max_prompts=prompts,
+            caps={"usd": prompts * REPLAY_COST if i < 2 else _cap(texts, answers[name], prompts)},
+        )
+        studies.create(session, request)
 
 
-def _cap(plan: ChaosPlan, *, paid: bool) -> int:
-    """Micro-dollars that suffice for every call of a study, with little room for reservations beyond."""
-    per_call = PRICE.micro_dollars(45, 8) if paid else REPLAY_PRICE.micro_dollars(0, 0)
-    worst = PRICE.micro_dollars(300, MAX_TOKENS) if paid else per_call
-    return round(per_call * plan.max_prompts * SLACK) + worst
+def _cap(questions: Sequence[str], answers: Sequence[str], prompts: int) -> int:
+    """Micro-dollars that just suffice: the dearest calls, and room to reserve one more at its worst."""
+    costs = sorted(PRICE.micro_dollars(*tokens(q, a)) for q, a in zip(questions, answers, strict=True))
+    longest = max(len(question.encode()) for question in questions)
+    return sum(costs[-prompts:]) + PRICE.micro_dollars(longest + FRAME_TOKENS, MAX_TOKENS)
 
 
 def _paid(name: str, port: int) -> ModelSpec:

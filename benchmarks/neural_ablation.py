@@ -33,6 +33,7 @@ PLAIN: dict[str, Any] = {"factor_path": False, "score": 0.0, "marginal": 0.0, "e
 # Name -> what differs from the defaults ("x 0.25" multiplies the steps).
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "score term x 4": {"score": 40.0},
     "features: score only": {"features": "score"},
     "features: text only, no factor path": {"features": "text", "factor_path": False},
     "no factor path": {"factor_path": False},
@@ -57,14 +58,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="comma-separated variants (default: all)")
     parser.add_argument("--steps", type=int, default=400, help="steps of an ablation's variant")
     parser.add_argument("--final", action="store_true", help="the defaults, measured on the test split")
+    parser.add_argument("--artifacts", default=".neural-artifacts", help="folder of --final's estimators")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     history, test = load(Path(options.matrix))
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    results = read()
     if options.final:
-        results["final"] = final(history, test) | {"threads": options.threads}
-        write(results)
+        final(history, test, results.get("final", {}), Path(options.artifacts))
     else:
         chosen = [name.strip() for name in options.only.split(",")] if options.only else list(VARIANTS)
         order = np.random.default_rng(0).permutation(history.n_methods)
@@ -75,7 +76,7 @@ def main() -> None:
             if key not in results.setdefault("ablation", {}):
                 results["ablation"][key] = variant(VARIANTS[name], options.steps, train, held)
                 write(results)
-    print(table(results))
+    print(table(read()))
 
 
 def load(path: Path) -> tuple[ScoreMatrix, ScoreMatrix]:
@@ -97,22 +98,41 @@ def variant(changes: dict[str, Any], steps: int, train: ScoreMatrix, held: Score
     return {"fit_cpu_seconds": round(seconds, 1), **measure(estimator, held.values, seeds=2)}
 
 
-def final(history: ScoreMatrix, test: ScoreMatrix) -> dict[str, Any]:
-    """The defaults on the test split; then a warm refit after 5 % new rows against a cold one."""
+def final(history: ScoreMatrix, test: ScoreMatrix, report: dict[str, Any], artifacts: Path) -> None:
+    """Measure the defaults on the test split, then a warm refit after 5 % new rows against a cold one."""
+    shown = {"threads": torch.get_num_threads()}
+    cold = fitted(artifacts / "cold", history, report, "cold")
+    report |= shown | {"predict_cpu_ms": predict_milliseconds(cold, test.values)}
+    report["cold"] |= {"test": measure(cold, test.values, seeds=3)}
+    write_final(report)
+    earlier = history.rows(range(int(history.n_methods / 1.05)))
+    first = fitted(artifacts / "earlier", earlier, report, "earlier")
+    warm = fitted(artifacts / "warm", history, report, "warm", warm_start=first)
+    report["warm"] |= {"test": measure(warm, test.values, seeds=3)}
+    write_final(report)
+
+
+def fitted(
+    folder: Path, history: ScoreMatrix, report: dict[str, Any], name: str, **options: Any
+) -> NeuralProcessEstimator:
+    """Fit the defaults and note the time, or take them back from an earlier run's folder."""
+    if (folder / "estimator.json").exists() and name in report:
+        return NeuralProcessEstimator.load(folder)
     wall, cpu = time.perf_counter(), time.process_time()
-    estimator = NeuralProcessEstimator().fit(history)
-    report: dict[str, Any] = {
+    estimator = NeuralProcessEstimator().fit(history, **options)
+    report[name] = {
+        "rows": history.n_methods,
         "fit_wall_seconds": round(time.perf_counter() - wall, 1),
         "fit_cpu_seconds": round(time.process_time() - cpu, 1),
-        "predict_cpu_ms": predict_milliseconds(estimator, test.values),
-        "test": measure(estimator, test.values, seeds=3),
     }
-    first = NeuralProcessEstimator().fit(history.rows(range(int(history.n_methods / 1.05))))
-    cpu = time.process_time()
-    warm = NeuralProcessEstimator().fit(history, warm_start=first)
-    report["warm_cpu_seconds"] = round(time.process_time() - cpu, 1)
-    report["warm_test"] = measure(warm, test.values, seeds=3)
-    return report
+    estimator.save(folder)
+    write_final(report)
+    return estimator
+
+
+def write_final(report: dict[str, Any]) -> None:
+    """Save the final measurement beside the ablation."""
+    write(read() | {"final": report})
 
 
 def measure(estimator: NeuralProcessEstimator, values: NDArray[np.float32], seeds: int) -> dict[str, Any]:
@@ -124,9 +144,11 @@ def measure(estimator: NeuralProcessEstimator, values: NDArray[np.float32], seed
         for seed in range(seeds):
             observed = keep_at_random(values.astype(np.float64), budget, np.random.default_rng(seed))
             estimate, hidden = estimator.benchmark_score(observed), np.isnan(observed)
-            probability, outcome = estimator.predict(observed).mean[hidden], values[hidden]
             errors.append(np.abs(estimate.mean - truth))
             ratios.append((estimate.mean - truth) / estimate.std)
+            if seed:  # calibration needs no second draw: it has a case per row and prompt
+                continue
+            probability, outcome = estimator.predict(observed).mean[hidden], values[hidden]
             scores.append(calibration_error(probability, outcome))
             losses.append(log_loss(probability, outcome))
         report[str(budget)] = {
@@ -175,6 +197,12 @@ def table(results: dict[str, Any]) -> str:
         middle = result["100"]
         rows.append([name, *errors, middle["log_loss"], middle["ece"], f"{result['fit_cpu_seconds']:.0f}"])
     return markdown_table(["variant @ steps", *(f"K={k}" for k in BUDGETS), "log loss", "ECE", "CPU s"], rows)
+
+
+def read() -> dict[str, Any]:
+    """What is known so far."""
+    known: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return known
 
 
 def write(results: dict[str, Any]) -> None:

@@ -38,7 +38,11 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     "assay.estimators",
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
+        "auto": "estimators._auto:AutoEstimator",
+        "corrected": "estimators._corrected:CorrectedEstimator",
+        "gp-irt": "estimators._gp_irt:GpIrtEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
+        "low-rank": "estimators._low_rank:LowRankEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
         "neural-process": "estimators._neural_process:NeuralProcessEstimator",

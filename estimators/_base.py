@@ -115,7 +115,7 @@ class Estimator(ABC):
         return {"seed": self.seed}
 
     def settled_params(self) -> dict[str, Any]:
-        """`params` with what `fit` chose in place of "auto", so that refits on parts need not choose again."""
+        """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
         return self.params()
 
     def fit(self, history: ScoreMatrix, *, warm_start: Self | None = None) -> Self:
@@ -143,6 +143,9 @@ class Estimator(ABC):
 
     #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
+
+    #: Whether refitting on parts of the history (cross-fitting) is a matter of seconds to minutes.
+    affordable_to_refit: ClassVar[bool] = True
 
     #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
     interval_kind: ClassVar[str] = "predicted"

@@ -88,7 +88,7 @@ class LinearGaussianEstimator(Estimator):
         for train, test in row_folds(len(values), self.seed):
             masked = [hide_at_random(values[test], share, self.seed) for share in SHARES]
             for i, rank in enumerate(candidates):
-                model = self._model(values[train], rank, self.sweeps // 2)
+                model = self._model(values[train], rank, self.sweeps // 4)
                 errors[i] += sum(self._error(model, values[test], seen) for seen in masked)
         return candidates[int(np.argmin(errors))]
 

@@ -23,6 +23,8 @@ from assay.matrix import FloatArray
 
 __all__ = ["Factors", "LowRankEnsemble", "LowRankFit", "dropped_entries"]
 
+Sums = tuple[Any, Any]  # matrices of ones and of scores, csr_matrix or dense
+DENSE = 0.4  # share of observed entries from which dense products are faster
 CHUNK = 8_000_000  # entries x members looked at at once; bounds the memory on large histories
 
 
@@ -78,12 +80,13 @@ class LowRankFit:
         """(m, n) standard deviation of the members' predictions (equation 4, before the mask)."""
         members, rank = self.rows.shape[1:]
         square = np.zeros((len(self.rows), len(self.columns)))
-        for k, l in zip(*np.triu_indices(rank), strict=True):  # (sum_k u_k v_k)^2, pair by pair
-            pair = (self.rows[:, :, k] * self.rows[:, :, l]) @ (
-                self.columns[:, :, k] * self.columns[:, :, l]
+        for k, j in zip(*np.triu_indices(rank), strict=True):  # (sum_k u_k v_k)^2, pair by pair
+            pair = (self.rows[:, :, k] * self.rows[:, :, j]) @ (
+                self.columns[:, :, k] * self.columns[:, :, j]
             ).T
-            square += pair if k == l else 2.0 * pair
-        return np.sqrt(np.maximum(square / members - self.mean**2, 0.0))
+            square += pair if k == j else 2.0 * pair
+        spread: NDArray[np.float64] = np.sqrt(np.maximum(square / members - self.mean**2, 0.0))
+        return spread
 
     def row_scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """(m, C) each member's weighted sum over the columns, for weights (m, n)."""
@@ -159,7 +162,7 @@ class LowRankEnsemble:
         return Factors(rows[:, 0], columns[:, 0])
 
     def _start(self, cells: _Cells, start: Factors | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Row and column factors (m, 1, r), (n, 1, r): row means, or the earlier fit's with means appended."""
+        """Row and column factors (m, 1, r), (n, 1, r): row means, or an earlier fit's and their mean."""
         m, n = cells.shape
         if start is None:
             noise = np.random.default_rng(self.seed).normal(size=(m, self.rank))
@@ -220,17 +223,17 @@ class _Dropped:
 
 @dataclass(frozen=True)
 class _Cells:
-    """The e observed entries, as lists and as sparse (m, n) matrices of ones and of scores.
+    """The e observed entries, as lists and as (m, n) matrices of ones and of scores.
 
-    `by_column` holds the transposes, so that both sides are sums over rows of a compressed-row matrix.
+    `by_column` holds the transposes, so that both sides are products with a matrix from the left.
     """
 
     shape: tuple[int, int]
     rows: NDArray[np.intp]
     columns: NDArray[np.intp]
     values: NDArray[np.float64]
-    by_row: tuple[csr_matrix, csr_matrix]
-    by_column: tuple[csr_matrix, csr_matrix]
+    by_row: Sums
+    by_column: Sums
 
     @classmethod
     def of(cls, scores: FloatArray) -> _Cells:
@@ -240,7 +243,7 @@ class _Cells:
         rows, columns = np.nonzero(~np.isnan(scores))
         if len(rows) == 0:
             raise BadInputError("no entry is observed", "acquire some scores at random first")
-        values = scores[rows, columns]
+        values: NDArray[np.float64] = np.asarray(scores[rows, columns], dtype=np.float64)
         m, n = scores.shape
         order = np.argsort(columns, kind="stable")
         by_row = _sparse(rows, columns, values, (m, n))
@@ -269,8 +272,13 @@ class _Cells:
 
 def _sparse(
     rows: NDArray[np.intp], columns: NDArray[np.intp], values: NDArray[np.float64], shape: tuple[int, int]
-) -> tuple[csr_matrix, csr_matrix]:
-    """Compressed-row matrices of ones and of values, from entries in row order."""
+) -> Sums:
+    """Matrices of ones and of values from entries in row order; compressed unless many are seen."""
+    if len(values) > DENSE * shape[0] * shape[1]:
+        ones, scores = np.zeros(shape), np.zeros(shape)
+        ones[rows, columns] = 1.0
+        scores[rows, columns] = values
+        return ones, scores
     bounds = np.searchsorted(rows, np.arange(shape[0] + 1))
     return (
         csr_matrix((np.ones(len(values)), columns, bounds), shape=shape),
@@ -279,7 +287,7 @@ def _sparse(
 
 
 def _solve(
-    sums: tuple[csr_matrix, csr_matrix],
+    sums: Sums,
     factors: NDArray[np.float64],
     dropped: _Dropped | None,
     ridge: float,
@@ -307,18 +315,20 @@ def _solve(
     for k in range(rank):
         if dropped is not None:
             target[:, :, k] -= _scatter(dropped, left_out[k] * dropped.values, target.shape[:2])
-        for l in range(k + 1):
-            total = ones @ (planes[k] * planes[l])
+        for other in range(k + 1):
+            total = ones @ (planes[k] * planes[other])
             if dropped is not None:
-                total -= _scatter(dropped, left_out[k] * left_out[l], target.shape[:2])
-            gram[:, :, k, l] = gram[:, :, l, k] = total
+                total -= _scatter(dropped, left_out[k] * left_out[other], target.shape[:2])
+            gram[:, :, k, other] = gram[:, :, other, k] = total
     return _shrunk(gram, target, ridge)
 
 
 def _scatter(dropped: _Dropped, values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Sums of (d,) values into (g, C) by group and member."""
     place = dropped.rows * shape[1] + dropped.member
-    return np.bincount(place, weights=values, minlength=shape[0] * shape[1]).reshape(shape)
+    flat = np.bincount(place, weights=values, minlength=shape[0] * shape[1])
+    sums: NDArray[np.float64] = flat.astype(np.float64).reshape(shape)
+    return sums
 
 
 def _shrunk(gram: NDArray[Any], target: NDArray[Any], ridge: float) -> NDArray[Any]:
@@ -332,7 +342,8 @@ def _shrunk(gram: NDArray[Any], target: NDArray[Any], ridge: float) -> NDArray[A
 def _divide(gram: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
     """gram^-1 target over the leading axes; division at rank 1."""
     if target.shape[-1] == 1:
-        return target / gram[..., 0]
+        quotient: NDArray[Any] = target / gram[..., 0]
+        return quotient
     solved: NDArray[Any] = np.linalg.solve(gram, target[..., None])[..., 0]
     return solved
 

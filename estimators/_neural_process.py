@@ -72,18 +72,19 @@ class NeuralProcessEstimator(Estimator):
     """
 
     name: ClassVar[str] = "neural-process"
+    affordable_to_refit: ClassVar[bool] = False
 
     def __init__(
         self,
         *,
         steps: int = 1500,
         batch: int = 32,
-        targets: int = 256,
+        targets: int = 128,
         max_context: int = 400,
         rate: float = 2e-3,
         latent: int | Literal["auto"] = "auto",
         width: int = 32,
-        heads: int = 8,
+        heads: int = 4,
         induced: int = 8,
         layers: int = 2,
         attentive: bool | Literal["auto"] = "auto",

@@ -132,7 +132,13 @@ class SupportsRecommendation(Protocol):
 
 @runtime_checkable
 class SupportsReplay(Protocol):
-    """A policy with a faster way to replay a study whose answers are all at hand."""
+    """A policy with a faster way to replay a study whose answers are all at hand.
+
+    Attributes:
+        batch: Cells that the policy wants to choose at once.
+    """
+
+    batch: int
 
     def replay(self, state: PolicyState, answers: NDArray[np.float64], n: int) -> Selection:
         """Choose n cells, batch by batch, learning each answer before the next choice.
@@ -156,15 +162,21 @@ class Policy(ABC):
     Attributes:
         name: Registered kebab-case name.
         needs_estimator: Whether `state.estimator` must be given.
+        chooses_by_estimator: Whether what is chosen depends on the estimator's predictions, so that intervals
+            must be calibrated on rows acquired in that way.
         uses_total: Whether choices depend on `state.total`. Where they do not, a backtest reads every budget
             off one run; a policy that declares it wrongly is measured wrongly, so the default is True.
+        design: The simulated design ("random" or "variance-reduction") under which conformal intervals for
+            scores that this policy acquires are calibrated.
         uses_embeddings: Whether the prompts' vectors are looked at (they are only made where they are).
     """
 
     name: ClassVar[str]
     needs_estimator: ClassVar[bool] = False
+    chooses_by_estimator: ClassVar[bool] = False
     uses_total: ClassVar[bool] = True
     uses_embeddings: ClassVar[bool] = False
+    design: ClassVar[str] = "random"
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed

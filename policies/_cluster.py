@@ -95,13 +95,13 @@ class ClusterScorePolicy(ClusterPolicy):
 class ClusterIrtPolicy(ClusterPolicy):
     """Clusters item parameters (loadings and intercept) of a logistic factor model of the history.
 
-    The model is the study's estimator where that is `mirt`, else one fitted to the history in `prepare`.
+    The model is the study's estimator where that is `mirt` or `corrected:mirt`, else one fitted to the history in `prepare`.
     """
 
     name: ClassVar[str] = "cluster-irt"
 
     def _represent(self, history: ScoreMatrix, estimator: Estimator | None) -> Floats | None:
-        own = estimator is not None and estimator.name == "mirt"
+        own = estimator is not None and "mirt" in (estimator.name, getattr(estimator, "base", None))
         model = estimator if own else make_estimator("mirt", seed=self.seed).fit(history)
         assert isinstance(model, SupportsPromptFeatures)
         return model.prompt_features()

@@ -12,7 +12,8 @@ from policies._base import PolicyState, Recommendation
 
 __all__ = ["RowMeans", "probability_best", "row_weights", "tied_best"]
 
-NODES = 129  # quantiles at which a row's own score is integrated out
+NODES = 1200  # quantiles, over all rows, that an integral is taken on
+NEGLIGIBLE = 1e-6
 TIE = 1e-12  # bounds closer than this are equal: sums in another order must not decide a tie
 
 
@@ -25,7 +26,8 @@ def row_weights(state: PolicyState) -> NDArray[np.float64]:
     counted = ~np.isnan(state.scores) | state.pending | state.available
     weights = np.where(counted, state.weights, 0.0)
     total = weights.sum(axis=1, keepdims=True)
-    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    shares: NDArray[np.float64] = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return shares
 
 
 def tied_best(values: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -77,24 +79,24 @@ class RowMeans:
 def probability_best(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
     """Probability that each of R independent normal scores is the largest.
 
-    P_i = integral of phi_i(x) prod_{j != i} Phi_j(x) dx, by the midpoint rule in the quantiles of row i; rows
-    that cannot reach the leader (six standard deviations of both) are left out.
+    P_i = integral of prod_{j != i} F_j dF_i, by the trapezoid rule on the quantiles of all rows together.
+    Rows that beat the leader with a probability below 1e-6 are left out.
 
     Returns:
         (R,) probabilities summing to 1.
     """
     spread = np.maximum(std, 1e-9)
-    near = np.flatnonzero(mean + 6.0 * spread >= (mean - 6.0 * spread).max())
-    centre, width = mean[near], spread[near]
-    nodes = ndtri((np.arange(NODES) + 0.5) / NODES)
-    points = centre[:, None] + width[:, None] * nodes  # (r, nodes)
-    below = np.ones_like(points)
-    for j in range(len(near)):
-        others = np.arange(len(near)) != j
-        below[others] *= ndtr((points[others] - centre[j]) / width[j])
+    leader = int(mean.argmax())
+    z = (mean - mean[leader]) / np.sqrt(spread**2 + spread[leader] ** 2)
+    near = np.flatnonzero(z > ndtri(NEGLIGIBLE))
+    centre, width = mean[near, None], spread[near, None]
+    nodes = int(np.clip(NODES // len(near), 9, 129))
+    quantiles = ndtri((np.arange(nodes) + 0.5) / nodes)
+    points = np.sort((centre + width * np.append(quantiles, (-8.0, 8.0))).reshape(-1))
+    below = ndtr((points - centre) / width)  # (r, nodes in all)
+    logs = np.log(np.maximum(below, 1e-300))
+    others = np.exp(logs.sum(axis=0) - logs)
     chance = np.zeros(len(mean))
-    chance[near] = below.mean(axis=1)
-    total = chance.sum()
-    if total <= 0:  # only where equal rows underflow together
-        chance[mean.argmax()] = total = 1.0
-    return chance / total
+    chance[near] = (np.diff(below, axis=1) * (others[:, 1:] + others[:, :-1]) / 2.0).sum(axis=1)
+    total: NDArray[np.float64] = chance / chance.sum()
+    return total

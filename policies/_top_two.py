@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,7 +19,8 @@ from policies._ucb_e import UcbEPolicy
 
 __all__ = ["TopTwoPolicy"]
 
-REMEMBERED = 4096  # beliefs kept; each is a pure function of one row's scores
+REMEMBERED = 4  # beliefs kept per row; each is a pure function of one row's scores
+LEAST_KNOWN = 8  # scores of a row before the history is judged on them
 
 
 class TopTwoPolicy(Policy):
@@ -26,12 +28,15 @@ class TopTwoPolicy(Policy):
 
     Each row's score has a normal posterior from the estimator, linearised at what is known of the row.
     A leader is drawn with its probability of being the best; its challenger is the row that is hardest to
-    tell from it, argmax_j (m_j - m_I) / sqrt(v_j + v_I) (Jourdan et al., 2022); of the two, the row whose next
-    prompt promises the larger drop in variance per cost is asked. Inside a row, prompts follow the expected
-    variance reduction of the benchmark score per cost, Cov(score, y_j)^2 / Var(y_j) / cost_j, greedily, as if
-    answered at the mean.
+    tell from it, argmax_j (m_j - m_I) / sqrt(v_j + v_I) (Jourdan et al., 2022); of the two, the row whose
+    next prompt promises the larger drop in variance per cost is asked. Inside a row, prompts follow the
+    expected variance reduction of the benchmark score per cost, Cov(score, y_j)^2 / Var(y_j) / cost_j,
+    greedily, as if answered at the mean.
 
-    Without an estimator that can be linearised there is no history to go by, and the policy is UCB-E.
+    Without an estimator that can be linearised there is no history to go by, and the policy is UCB-E. It is
+    UCB-E, too, while the history fails on the study's own answers: half of each row's known scores are
+    predicted from the other half, and the estimator must err less (in squared error, over all rows) than the
+    row's mean does.
 
     Args:
         confidence: Stop (choose nothing) once a row is the best with this probability; 1 = never.
@@ -40,6 +45,7 @@ class TopTwoPolicy(Policy):
     """
 
     name: ClassVar[str] = "top-two"
+    chooses_by_estimator: ClassVar[bool] = True
     uses_total: ClassVar[bool] = False
 
     def __init__(self, *, confidence: float = 1.0, batch: int = 5, seed: int = 0) -> None:
@@ -50,7 +56,7 @@ class TopTwoPolicy(Policy):
             )
         self.confidence = confidence
         self.batch = batch
-        self._fallback = UcbEPolicy(seed=seed)
+        self._fallback = UcbEPolicy(batch=batch, seed=seed)
         self._memory = _Memory()
 
     def params(self) -> dict[str, Any]:
@@ -63,18 +69,17 @@ class TopTwoPolicy(Policy):
 
     def recommend(self, state: PolicyState) -> Recommendation:
         """See `SupportsRecommendation.recommend`; pending cells change nothing."""
-        if not isinstance(state.estimator, SupportsLinearization):
-            return self._fallback.recommend(state)
         beliefs = self._beliefs(replace(state, pending=np.zeros_like(state.pending)))
+        if not _trusted(beliefs):
+            return self._fallback.recommend(state)
         mean, std = _moments(beliefs)
         return Recommendation(mean, std, probability_best(mean, std))
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         if self.confidence < 1 and self.recommend(state).probability_best.max() >= self.confidence:
             return Selection.of(0, [])
-        if not isinstance(state.estimator, SupportsLinearization):
-            return self._fallback.select(state, n)
-        return self._pull(state, self._beliefs(state), n)
+        beliefs = self._beliefs(state)
+        return self._pull(state, beliefs, n) if _trusted(beliefs) else self._fallback.select(state, n)
 
     def _pull(self, state: PolicyState, beliefs: list[_Belief], n: int) -> Selection:
         candidates = state.candidates
@@ -96,11 +101,17 @@ class TopTwoPolicy(Policy):
         )
 
     def _beliefs(self, state: PolicyState) -> list[_Belief]:
+        """What the history says of each row; nothing where there is no history to go by."""
+        if not isinstance(state.estimator, SupportsLinearization):
+            return []
         weights = row_weights(state)
-        return [
-            self._memory.belief(state.estimator, state.scores[i], weights[i]).pending(state.pending[i])
-            for i in range(len(weights))
-        ]
+        beliefs = self._memory.beliefs(state.estimator, state.scores, weights)
+        return [belief.pending(waiting) for belief, waiting in zip(beliefs, state.pending, strict=True)]
+
+
+def _trusted(beliefs: list[_Belief]) -> bool:
+    """Whether there is a history, and it has not predicted the study's answers worse than row means do."""
+    return bool(beliefs) and sum(belief.evidence for belief in beliefs) >= 0.0
 
 
 def _moments(beliefs: list[_Belief]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -130,7 +141,7 @@ def _row_of_leader(
     cost: NDArray[np.float64],
 ) -> NDArray[np.intp]:
     """The row that is asked if each of the leaders is drawn: itself or its challenger."""
-    is_open = candidates.any(axis=1)
+    is_open = np.asarray(candidates.any(axis=1))
     both = np.sqrt(std[leaders, None] ** 2 + std**2) + 1e-12
     distance = (mean - mean[leaders, None]) / both
     distance[np.arange(len(leaders)), leaders] = -np.inf
@@ -156,6 +167,7 @@ class _Belief:
         loadings: (N, D).
         covariance: (D, D) of u.
         noise: (N,) variance of e.
+        evidence: How much less the estimator erred on half of the known scores than the row's mean.
     """
 
     mean: float
@@ -164,6 +176,7 @@ class _Belief:
     loadings: NDArray[np.float64]
     covariance: NDArray[np.float64]
     noise: NDArray[np.float64]
+    evidence: float
 
     @classmethod
     def of(
@@ -177,8 +190,10 @@ class _Belief:
         mean = float(weights @ np.where(unknown, line.mean[0], scores))
         slope = left @ loadings
         variance = float(slope @ line.covariance[0] @ slope + left**2 @ line.noise[0])
-        return cls(mean, variance, left, loadings, line.covariance[0], line.noise[0])
+        evidence = _evidence(estimator, scores)
+        return cls(mean, variance, left, loadings, line.covariance[0], line.noise[0], evidence)
 
+    @cached_property
     def gains(self) -> NDArray[np.float64]:
         """(N,) drop in the score's variance from each unknown prompt's answer."""
         spread = self.loadings @ self.covariance  # (N, D)
@@ -189,7 +204,7 @@ class _Belief:
 
     def promise(self, open_: NDArray[np.bool_], cost: NDArray[np.float64]) -> float:
         """The largest drop in variance per cost among the open prompts."""
-        return float(np.where(open_, self.gains() / cost, -np.inf).max())
+        return float(np.where(open_, self.gains / cost, -np.inf).max())
 
     def answered(self, j: int, gain: float) -> Self:
         """The belief after an answer to prompt j that was as expected."""
@@ -208,7 +223,7 @@ class _Belief:
         """The belief as if all pending prompts had been answered as expected."""
         belief = self
         for j in np.flatnonzero(pending):
-            belief = belief.answered(int(j), float(belief.gains()[j]))
+            belief = belief.answered(int(j), float(belief.gains[j]))
         return belief
 
     def ask(
@@ -218,13 +233,26 @@ class _Belief:
         belief, open_ = self, open_.copy()
         columns, gains = [], []
         for _ in range(min(n, int(open_.sum()))):
-            gain = belief.gains()
+            gain = belief.gains
             j = int(np.where(open_, gain / cost, -np.inf).argmax())
             columns.append(j)
             gains.append(float(gain[j]))
             open_[j] = False
             belief = belief.answered(j, gains[-1])
         return np.array(columns, dtype=np.intp), np.array(gains), belief
+
+
+def _evidence(estimator: SupportsLinearization, scores: NDArray[np.float64]) -> float:
+    """Squared error of the row's mean less that of the estimator, predicting every second known score."""
+    known = np.flatnonzero(~np.isnan(scores))
+    if len(known) < LEAST_KNOWN:
+        return 0.0
+    hidden, shown = known[1::2], known[::2]
+    partial = scores.copy()
+    partial[hidden] = np.nan
+    predicted = estimator.linearize(partial[None]).mean[0, hidden]
+    mean = (scores[shown].sum() + 0.5) / (len(shown) + 1.0)
+    return float(((scores[hidden] - mean) ** 2).sum() - ((scores[hidden] - predicted) ** 2).sum())
 
 
 class _Memory:
@@ -234,14 +262,21 @@ class _Memory:
         self._beliefs: OrderedDict[tuple[bytes, bytes], _Belief] = OrderedDict()
         self._estimator: Any = None
 
-    def belief(self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]) -> _Belief:
+    def beliefs(
+        self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> list[_Belief]:
+        """The belief of each of R rows, from scores and weights (R, N)."""
         if estimator is not self._estimator:
             self._beliefs.clear()
             self._estimator = estimator
+        beliefs = [self._belief(estimator, *row) for row in zip(scores, weights, strict=True)]
+        while len(self._beliefs) > REMEMBERED * len(scores):
+            self._beliefs.popitem(last=False)
+        return beliefs
+
+    def _belief(self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]) -> _Belief:
         key = (scores.tobytes(), weights.tobytes())
         if key not in self._beliefs:
             self._beliefs[key] = _Belief.of(estimator, scores, weights)
-            if len(self._beliefs) > REMEMBERED:
-                self._beliefs.popitem(last=False)
         self._beliefs.move_to_end(key)
         return self._beliefs[key]

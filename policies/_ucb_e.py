@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf, sqrt
 from typing import Any, ClassVar
 
@@ -58,27 +58,36 @@ class UcbEPolicy(Policy):
         return self._pull(state, n, lambda row, column: float(table[row, column]))
 
     def _pull(self, state: PolicyState, n: int, answer: Callable[[int, int], float] | None) -> Selection:
-        """Choose n cells; `answer` gives the score of a chosen cell, None leaves it pending."""
+        """Choose n cells; `answer` gives their scores, batch by batch, None leaves them pending."""
         arms = _Arms(state, self.a)
-        rows: list[int] = []
-        columns: list[int] = []
+        cells: list[tuple[int, int]] = []
         probability: list[float] = []
-        while len(rows) < n:
-            tied = tied_best(arms.bounds)
-            if len(tied) == 0:
+        while len(cells) < n:
+            batch = list(self._batch(arms, state.rng, min(self.batch, n - len(cells))))
+            if not batch:
                 break
-            row = int(tied[state.rng.integers(len(tied))]) if len(tied) > 1 else int(tied[0])
+            cells += [cell for cell, _ in batch]
+            probability += [chance for _, chance in batch]
+            if answer is not None:
+                arms.hear([(row, column, answer(row, column)) for (row, column), _ in batch])
+        chosen = np.array(cells, dtype=np.intp).reshape(-1, 2)
+        return Selection.of(chosen[:, 0], chosen[:, 1], probability=probability)
+
+    def _batch(
+        self, arms: _Arms, rng: np.random.Generator, n: int
+    ) -> Iterator[tuple[tuple[int, int], float]]:
+        """Cells and their probabilities: n of one row, or what it has left and then of the next."""
+        while n > 0 and len(tied := tied_best(arms.bounds)):
+            row = int(tied[rng.integers(len(tied))]) if len(tied) > 1 else int(tied[0])
             chance = 1.0 / len(tied)
-            for _ in range(min(self.batch, n - len(rows), len(arms.left(row)))):
-                left = arms.left(row)
-                column = left.pop(int(state.rng.integers(len(left))))
-                rows.append(row)
-                columns.append(column)
-                probability.append(chance / (len(left) + 1))
+            left = arms.left(row)
+            for _ in range(min(n, len(left))):
+                column = left.pop(int(rng.integers(len(left))))
+                arms.ask(row)
+                yield (row, column), chance / (len(left) + 1)
                 chance = 1.0
-                arms.learn(row, column, None if answer is None else answer(row, column))
+                n -= 1
             arms.refresh(row)
-        return Selection.of(rows, columns, probability=probability)
 
 
 class _Arms:
@@ -93,7 +102,6 @@ class _Arms:
         self._weights: list[float] = weights.tolist()
         self._total: list[float] = (seen @ weights).tolist()
         self._sum: list[float] = (np.where(seen, state.scores, 0.0) @ weights).tolist()
-        self._known: list[int] = seen.sum(axis=1).tolist()
         self._asked: list[int] = (seen | state.pending).sum(axis=1).tolist()
         self._open: list[int] = self._candidates.sum(axis=1).tolist()
         self._left: dict[int, list[int]] = {}
@@ -107,14 +115,19 @@ class _Arms:
             self._left[row] = np.flatnonzero(self._candidates[row]).tolist()
         return self._left[row]
 
-    def learn(self, row: int, column: int, score: float | None) -> None:
+    def ask(self, row: int) -> None:
+        """Count a cell as asked for."""
         self._open[row] -= 1
         self._asked[row] += 1
-        if score is not None:
+
+    def hear(self, answers: list[tuple[int, int, float]]) -> None:
+        """Take the scores of cells (row, column, score) that were asked for."""
+        for row, column, score in answers:
             weight = self._weights[column]
-            self._known[row] += 1
             self._total[row] += weight
             self._sum[row] += weight * score
+        for row in {row for row, _, _ in answers}:
+            self.refresh(row)
 
     def refresh(self, row: int) -> None:
         asked, total = self._asked[row], self._total[row]

@@ -67,8 +67,8 @@ class UcbELrfPolicy(LrfPolicy):
 
     After a warm-up of uniform cells: the row with the largest
     B_i = mean over j of (O S + (1 - O) (S_hat + eta R)), infinite for a row of which nothing is known or
-    pending, ties at random; then its `batch` columns of largest R, ties at random. Beyond one batch, the cells
-    already chosen lose their R, as pending cells do, and the next row is chosen.
+    pending, ties at random; then its `batch` columns of largest R, ties at random. Beyond one batch, the
+    cells already chosen lose their R, as pending cells do, and the next row is chosen.
 
     Args:
         eta: Weight of the members' raw standard deviation R; 0.1 to 5 are alike in the paper.
@@ -119,7 +119,7 @@ class UcbELrfPolicy(LrfPolicy):
         completion = _Completion.of(self.model, state)
         candidates = state.candidates
         _close(candidates, completion, taken)
-        empty = np.isnan(state.scores).all(axis=1) & ~state.pending.any(axis=1)
+        empty = np.asarray(~(~np.isnan(state.scores) | state.pending).any(axis=1))
         batches: list[Selection] = []
         while n > 0 and candidates.any():
             bounds = completion.row_means + self.eta * completion.row_spread()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,13 +201,13 @@ def _cache_key(benchmark: Benchmark, datasets: Sequence[_DatasetInfo]) -> str:
 
 def _read_cache(path: Path, key: str, datasets: Sequence[_DatasetInfo]) -> tuple[int, Coverage] | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             if str(stored["key"]) != key:
                 return None
             found = _coverage(datasets, stored["method_pks"], stored["counts"], stored["sums"])
             return int(stored["revision"]), found
-    except (OSError, ValueError, KeyError):  # absent, of an older format, or half a file: count again
-        return None
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
+        return None  # absent, of an older format, or half a file: count again
 
 
 def _write_cache(path: Path, key: str, revision: int, coverage: Coverage) -> None:

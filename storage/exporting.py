@@ -7,7 +7,6 @@ import json
 import lzma
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,8 +45,8 @@ class ExportReport:
 def export_matrix_folder(db: Database, benchmark_name: str, path: Path | str) -> ExportReport:
     """Write a benchmark's scores, prompts, models and outputs as a matrix folder, whole or not at all.
 
-    A row is a method that has scores; its name is the method's. A prompt id that several datasets use is
-    written as "dataset/id", since a matrix folder's ids are unique.
+    A row is a method that has scores; its name is the method's. Where two datasets share a prompt
+    id, all ids are written as "dataset/id", since a matrix folder's ids are unique.
 
     Args:
         db: The database.
@@ -114,17 +113,21 @@ def _write_models(path: Path, session: Session, stored: StoredMatrix) -> None:
 def _write_prompts(path: Path, session: Session, stored: StoredMatrix) -> None:
     """One line per column, as `assay benchmark add-prompts` reads them, with target, choices and fields."""
     benchmark_id = stored.columns.benchmark_id
-    query = select(Prompt.id, Prompt.key, Prompt.text, Prompt.fields).join(
+    query = select(Prompt.id, Prompt.text, Prompt.fields).join(
         Dataset, col(Dataset.id) == col(Prompt.dataset_id)
     )
     rows = session.exec(query.where(Dataset.benchmark_id == benchmark_id)).all()
-    prompts = {pk: (key, text, fields) for pk, key, text, fields in rows}
-    uses = Counter(key for key, _, _ in prompts.values())
+    prompts = {pk: (text, fields) for pk, text, fields in rows}
     with path.open("w", encoding="utf-8") as file:
-        for pk, d in zip(stored.columns.prompt_pks.tolist(), stored.columns.dataset_index, strict=True):
-            key, text, fields = prompts[pk]
-            dataset = stored.columns.datasets[d]
-            line = {"id": key if uses[key] == 1 else f"{dataset}/{key}", "dataset": dataset, "text": text}
+        columns = zip(
+            stored.columns.prompt_pks.tolist(),
+            stored.columns.prompt_keys,
+            stored.columns.dataset_index,
+            strict=True,
+        )
+        for pk, key, d in columns:
+            text, fields = prompts[pk]
+            line = {"id": key, "dataset": stored.columns.datasets[d], "text": text}
             named = {name: fields[name] for name in ("target", "choices") if name in fields}
             free = {name: value for name, value in fields.items() if name not in named}
             _write_line(file, line | named | ({"fields": free} if free else {}))

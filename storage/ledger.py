@@ -28,6 +28,7 @@ __all__ = [
     "reserve",
     "set_cap",
     "settle",
+    "settle_at_worst",
     "spent_by_job",
 ]
 
@@ -173,7 +174,12 @@ def release(session: Session, job_ids: Iterable[int]) -> set[int]:
     return _close(session, dict.fromkeys(job_ids, Charge(calls=0)), LedgerState.RELEASED)
 
 
-def _close(session: Session, actual: Mapping[int, Charge], state: LedgerState) -> set[int]:
+def settle_at_worst(session: Session, job_ids: Iterable[int]) -> set[int]:
+    """Settle calls whose bill will never be known at what was reserved for them, once per job."""
+    return _close(session, dict.fromkeys(job_ids), LedgerState.SETTLED)
+
+
+def _close(session: Session, actual: Mapping[int, Charge | None], state: LedgerState) -> set[int]:
     query = (
         select(LedgerEntry, Budget.unit)
         .join(Budget, col(Budget.id) == col(LedgerEntry.budget_id))
@@ -186,7 +192,8 @@ def _close(session: Session, actual: Mapping[int, Charge], state: LedgerState) -
     closed: set[int] = set()
     for entry, unit in session.exec(query.execution_options(populate_existing=True)).all():
         entry.state = state
-        entry.settled = actual[entry.job_id].in_unit(unit)
+        charge = actual[entry.job_id]
+        entry.settled = entry.reserved if charge is None else charge.in_unit(unit)
         entry.settled_at = utc_now()
         freed[entry.budget_id] += entry.reserved
         spent[entry.budget_id] += entry.settled

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,12 +214,13 @@ def _cache_path(cache: Path | None, benchmark: Benchmark) -> Path | None:
 
 def _read_cache(path: Path, benchmark: Benchmark) -> StoredMatrix | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             about = json.loads(str(stored["about"]))
             if about["key"] != _cache_key(benchmark):
                 return None
             return _from_cache(about, stored)
-    except (OSError, ValueError, KeyError):  # absent, of an older format, or half a file: rebuild it
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
+        # Absent, of an older format, or half a file: made anew.
         return None
 
 

@@ -14,7 +14,18 @@ from storage import ledger
 from storage.events import emit
 from storage.tables import Benchmark, Method, Study, StudyMethod, StudyState, utc_now
 
-__all__ = ["ALLOWED", "StudyRequest", "create", "find", "methods_of", "move", "take_step", "unfinished"]
+__all__ = [
+    "ALLOWED",
+    "StudyRequest",
+    "create",
+    "find",
+    "join",
+    "leave",
+    "methods_of",
+    "move",
+    "take_step",
+    "unfinished",
+]
 
 #: Which state may follow which; everything else is refused.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -47,6 +58,7 @@ class StudyRequest:
     level: float = 0.95
     max_prompts: int | None = None
     until_width: float | None = None
+    until_confidence: float | None = None
     caps: dict[str, int] = field(default_factory=dict)  # unit -> cap, in the ledger's integer units
     trigger: str | None = None
 
@@ -69,6 +81,7 @@ def create(session: Session, request: StudyRequest) -> Study | None:
         level=request.level,
         max_prompts=request.max_prompts,
         until_width=request.until_width,
+        until_confidence=request.until_confidence,
         trigger=request.trigger,
     )
     session.add(study)
@@ -99,6 +112,32 @@ def methods_of(session: Session, study_id: int) -> list[Method]:
         .order_by(col(Method.id))
     )
     return list(session.exec(query).all())
+
+
+def join(session: Session, study_id: int, method_id: int) -> bool:
+    """Add a row to a study that is not final; False where it is there already."""
+    _refuse_final(find(session, study_id))
+    if session.get(StudyMethod, (study_id, method_id)) is not None:
+        return False
+    session.add(StudyMethod(study_id=study_id, method_id=method_id))
+    session.flush()
+    return True
+
+
+def leave(session: Session, study_id: int, method_id: int) -> bool:
+    """Take a row out of a study that is not final; its scores and costs stay. False where it is not there."""
+    _refuse_final(find(session, study_id))
+    row = session.get(StudyMethod, (study_id, method_id))
+    if row is None:
+        return False
+    session.delete(row)
+    session.flush()
+    return True
+
+
+def _refuse_final(study: Study) -> None:
+    if study.state in (StudyState.DONE, StudyState.CANCELLED):
+        raise UsageError(f"study {study.id} is {study.state}, its methods stay as they are", "create another")
 
 
 def unfinished(session: Session) -> list[int]:
@@ -133,8 +172,8 @@ def move(session: Session, study_id: int, state: StudyState, reason: str = "") -
             f"see: assay study show {study_id}",
         )
     study.state, study.reason = state, reason
-    if state in (StudyState.DONE, StudyState.CANCELLED, StudyState.FAILED):
-        study.finished_at = utc_now()
+    final = state in (StudyState.DONE, StudyState.CANCELLED, StudyState.FAILED)
+    study.finished_at = utc_now() if final else None
     session.add(study)
     session.flush()
     benchmark = session.get_one(Benchmark, study.benchmark_id)

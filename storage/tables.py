@@ -304,6 +304,7 @@ class Study(SQLModel, table=True):
     level: float = 0.95
     max_prompts: int | None = None
     until_width: float | None = None
+    until_confidence: float | None = None  # objective best: probability of being the best
     state: str = Field(default=StudyState.WAITING, index=True)
     reason: str = ""
     step: int = 0  # rises with every advance: the optimistic lock of two agents
@@ -421,11 +422,10 @@ class Event(SQLModel, table=True):
 
 
 class VersionState(StrEnum):
-    """wanted -> training -> ready (or failed); a challenger that lost is rejected."""
+    """wanted -> training -> champion, rejected or failed; a champion that is replaced retires."""
 
     WANTED = "wanted"
     TRAINING = "training"
-    READY = "ready"
     CHAMPION = "champion"
     REJECTED = "rejected"
     RETIRED = "retired"
@@ -482,6 +482,7 @@ class Estimate(SQLModel, table=True):
     acquired: int
     total: int
     cost: int = _amount()
+    probability_best: float | None = None
     version_id: int | None = Field(default=None, foreign_key="estimatorversion.id")
     created_at: datetime = _time()
 

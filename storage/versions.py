@@ -20,10 +20,12 @@ from assay.errors import UsageError
 from storage.tables import Artifact, Benchmark, EstimatorVersion, VersionState, utc_now
 
 __all__ = [
-    "USABLE",
     "artifact_folder",
+    "champion",
+    "champions",
     "claim_training",
     "complete",
+    "crown",
     "fail",
     "find",
     "usable",
@@ -31,24 +33,20 @@ __all__ = [
     "wanted",
 ]
 
-USABLE = (VersionState.CHAMPION, VersionState.READY)
-
 
 def usable(
     session: Session, benchmark: Benchmark, estimator: str, params: dict[str, Any]
 ) -> EstimatorVersion | None:
-    """The version to use now: the champion, else the newest ready one; None = fit one first."""
+    """The champion for the present prompts; None = fit one first."""
     query = (
         select(EstimatorVersion)
         .where(
             EstimatorVersion.benchmark_id == benchmark.id,
             EstimatorVersion.estimator == estimator,
             EstimatorVersion.prompts_revision == benchmark.prompts_revision,
-            col(EstimatorVersion.state).in_(USABLE),
+            EstimatorVersion.state == VersionState.CHAMPION,
         )
-        .order_by(
-            col(EstimatorVersion.state), col(EstimatorVersion.id).desc()
-        )  # "champion" sorts before "ready"
+        .order_by(col(EstimatorVersion.id).desc())
     )
     return next((version for version in session.exec(query).all() if version.params == params), None)
 
@@ -59,10 +57,10 @@ def want(
     estimator: str,
     params: dict[str, Any],
     *,
-    parent_id: int | None = None,
+    warm: bool = True,
     reason: str = "",
 ) -> EstimatorVersion:
-    """Ask for a version to be fitted; a request that is open already is returned instead."""
+    """Ask for a version to be fitted, from the champion on where `warm`; an open request is reused."""
     query = select(EstimatorVersion).where(
         EstimatorVersion.benchmark_id == benchmark.id,
         EstimatorVersion.estimator == estimator,
@@ -73,11 +71,12 @@ def want(
         if version.params == params:
             return version
     assert benchmark.id is not None
+    parent = champion(session, benchmark.id, estimator, params) if warm else None
     version = EstimatorVersion(
         benchmark_id=benchmark.id,
         estimator=estimator,
         params=params,
-        parent_id=parent_id,
+        parent_id=parent.id if parent else None,
         prompts_revision=benchmark.prompts_revision,
         reason=reason,
     )
@@ -101,8 +100,13 @@ def wanted(session: Session) -> list[int]:
 def claim_training(
     session: Session, version_id: int, owner: str, lease: timedelta
 ) -> EstimatorVersion | None:
-    """Lease a wanted (or abandoned) version to a trainer; None where somebody else has it."""
+    """Lease a wanted (or abandoned) version to a trainer.
+
+    None where somebody else has it, or another version of the same benchmark is being fitted: one at a time.
+    """
     now = utc_now()
+    if _other_is_training(session, version_id):
+        return None
     statement = (
         update(EstimatorVersion)
         .where(col(EstimatorVersion.id) == version_id)
@@ -123,6 +127,60 @@ def claim_training(
     if not session.connection().execute(statement).rowcount:
         return None
     return session.get(EstimatorVersion, version_id, populate_existing=True)
+
+
+def _other_is_training(session: Session, version_id: int) -> bool:
+    version = find(session, version_id)
+    # The benchmark's row is locked, so that two trainers cannot both find nobody else training.
+    session.exec(select(Benchmark.id).where(Benchmark.id == version.benchmark_id).with_for_update()).one()
+    query = select(EstimatorVersion.id).where(
+        EstimatorVersion.benchmark_id == version.benchmark_id,
+        EstimatorVersion.id != version_id,
+        EstimatorVersion.state == VersionState.TRAINING,
+        col(EstimatorVersion.lease_until) >= utc_now(),
+    )
+    return session.exec(query).first() is not None
+
+
+def champion(
+    session: Session, benchmark_id: int, estimator: str, params: dict[str, Any]
+) -> EstimatorVersion | None:
+    """The newest champion of an estimator on a benchmark, whatever prompts it was fitted for."""
+    query = (
+        select(EstimatorVersion)
+        .where(
+            EstimatorVersion.benchmark_id == benchmark_id,
+            EstimatorVersion.estimator == estimator,
+            EstimatorVersion.state == VersionState.CHAMPION,
+        )
+        .order_by(col(EstimatorVersion.id).desc())
+    )
+    return next((version for version in session.exec(query).all() if version.params == params), None)
+
+
+def champions(session: Session) -> list[EstimatorVersion]:
+    """All champions."""
+    query = select(EstimatorVersion).where(EstimatorVersion.state == VersionState.CHAMPION)
+    return list(session.exec(query.order_by(col(EstimatorVersion.id))).all())
+
+
+def crown(session: Session, version_id: int, reason: str) -> None:
+    """Make a version with an artifact the champion; the present one of the same estimator retires.
+
+    Raises:
+        UsageError: It has no artifact.
+    """
+    version = find(session, version_id)
+    if session.exec(select(Artifact.name).where(Artifact.version_id == version_id)).first() is None:
+        raise UsageError(f"estimator version {version_id} is {version.state} and has no artifact")
+    for other in champions(session):
+        same = (other.benchmark_id, other.estimator) == (version.benchmark_id, version.estimator)
+        if same and other.params == version.params and other.id != version_id:
+            other.state = VersionState.RETIRED
+            session.add(other)
+    version.state, version.reason = VersionState.CHAMPION, reason
+    session.add(version)
+    session.flush()
 
 
 def renew(session: Session, version_id: int, owner: str, lease: timedelta) -> bool:
@@ -166,6 +224,8 @@ def complete(
     for file in sorted(folder.iterdir()):
         session.add(Artifact(version_id=version_id, name=file.name, content=file.read_bytes()))
     session.flush()
+    if state == VersionState.CHAMPION:
+        crown(session, version_id, reason)
     return True
 
 

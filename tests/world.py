@@ -166,7 +166,8 @@ class World:
         }
         with self.database.begin() as session:
             benchmark = catalog.find_benchmark(session, BENCHMARK)
-            wanted = studies.StudyRequest(benchmark_id=benchmark.id or 0, method_ids=[method_id], **given)
+            given.setdefault("method_ids", [method_id])
+            wanted = studies.StudyRequest(benchmark_id=benchmark.id or 0, **given)
             study = studies.create(session, wanted)
             assert study is not None
             return int(study.id or 0)
@@ -204,7 +205,7 @@ class World:
             return list(session.exec(select(table).order_by(table.id)).all())
 
     def check_money(self) -> None:
-        """What holds of every budget at rest: nothing reserved, spent = sum of settled, within the cap."""
+        """What must hold of every budget at rest: nothing reserved, spent = sum of settled, within cap."""
         with self.database.read() as session:
             for budget in session.exec(select(Budget)).all():
                 assert budget.reserved == 0

@@ -1,4 +1,9 @@
-"""Fitting an estimator version: claimed by lease, stored whole or not at all."""
+"""Fitting estimator versions: claimed by lease, judged on held-out rows, stored whole or not at all.
+
+A version is a challenger. It starts from its parent (the champion), and becomes champion itself only where it
+predicts held-out rows better; the artifact, the verdict and the change of champion are one transaction, so a
+trainer that is killed at any moment leaves the old champion in place.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +21,14 @@ import numpy as np
 
 from assay.errors import AssayError, StorageError
 from assay.matrix import ScoreMatrix
-from estimators import make_estimator
+from estimators import Estimator, load_estimator, make_estimator
 from storage import versions
 from storage.events import emit
 from storage.matrices import load_matrix
 from storage.tables import Benchmark, EstimatorVersion, VersionState
+from workers.calibration import learn_intervals, save_intervals
 from workers.execution import WorkerContext
+from workers.validation import Validation, hold_out, validate
 
 __all__ = ["history_of", "train_version"]
 
@@ -28,6 +36,15 @@ log = logging.getLogger(__name__)
 
 #: A row counts as history once this share of the benchmark's weight is scored.
 HISTORY_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a challenger becomes champion, and why."""
+
+    state: VersionState
+    reason: str
+    facts: dict[str, Any]
 
 
 def history_of(matrix: ScoreMatrix) -> ScoreMatrix:
@@ -61,27 +78,80 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
     with context.database.read() as session:
         benchmark = session.get_one(Benchmark, version.benchmark_id)
         history = history_of(load_matrix(session, benchmark, context.settings.cache_dir).matrix)
-        about: dict[str, Any] = {
-            "methods": list(history.method_ids),
-            "scores": int(history.observed.sum()),
-            "revision": benchmark.revision,
-        }
-    estimator = make_estimator(version.estimator, **version.params).fit(history)
-    with tempfile.TemporaryDirectory() as folder:
-        estimator.save(Path(folder))
-        with context.database.begin() as session:
-            stored = versions.complete(
-                session,
-                version.id,
-                context.owner,
-                Path(folder),
-                state=VersionState.READY,
-                history=about,
-                validation={},
-            )
-            if stored:
-                emit(session, "estimator.ready", _payload(version))
+        revision = benchmark.revision
+    held = hold_out(history.method_ids, context.settings.validation_share)
+    learned = history.rows(np.flatnonzero(~held))
+    parent = _parent(context, version)
+    challenger = make_estimator(version.estimator, **version.params).fit(learned, warm_start=parent)
+    verdict = _judge(challenger, parent, history.rows(np.flatnonzero(held)))
+    about = {
+        "methods": list(learned.method_ids),
+        "scores": int(learned.observed.sum()),
+        "revision": revision,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        challenger.save(folder)
+        save_intervals(learn_intervals(challenger, learned), folder)
+        stored = _store(context, version, folder, about, verdict)
     context.wake()
+    return stored
+
+
+def _parent(context: WorkerContext, version: EstimatorVersion) -> Estimator | None:
+    """The champion that the version starts from, where there is one."""
+    if version.parent_id is None:
+        return None
+    with context.database.read() as session:
+        folder = versions.artifact_folder(session, version.parent_id, context.settings.cache_dir)
+    return load_estimator(folder)
+
+
+def _judge(challenger: Estimator, champion: Estimator | None, held_out: ScoreMatrix) -> Verdict:
+    if held_out.n_methods == 0:
+        reason = "promoted without validation: too few methods to hold any out"
+        return Verdict(VersionState.CHAMPION, reason, {"rows": 0})
+    own = validate(challenger, held_out, seed=0)
+    facts: dict[str, Any] = own.to_json()
+    if not np.isfinite(own.loss):
+        raise AssayError("its predictions are not finite", "look for constant or contradictory scores")
+    if champion is None:
+        return Verdict(VersionState.CHAMPION, "the first version", facts)
+    if champion.n_prompts_ != held_out.n_prompts:
+        return Verdict(VersionState.CHAMPION, "the first version for the present prompts", facts)
+    other = validate(champion, held_out, seed=0)
+    return _compared(own, other, {**facts, "champion_loss": other.loss})
+
+
+def _compared(own: Validation, other: Validation, facts: dict[str, Any]) -> Verdict:
+    better = own.loss < other.loss
+    said = f"held-out loss {own.loss:.5f} against the champion's {other.loss:.5f}"
+    return Verdict(VersionState.CHAMPION if better else VersionState.REJECTED, said, facts)
+
+
+def _store(
+    context: WorkerContext,
+    version: EstimatorVersion,
+    folder: Path,
+    about: dict[str, Any],
+    verdict: Verdict,
+) -> bool:
+    assert version.id is not None
+    with context.database.begin() as session:
+        stored = versions.complete(
+            session,
+            version.id,
+            context.owner,
+            folder,
+            state=verdict.state,
+            history=about,
+            validation=verdict.facts,
+            reason=verdict.reason,
+        )
+        if stored:
+            promoted = verdict.state == VersionState.CHAMPION
+            kind = "estimator.promoted" if promoted else "estimator.rejected"
+            emit(session, kind, {**_payload(version), "reason": verdict.reason})
     return stored
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,7 +52,15 @@ class Task:
 
 
 class Objective(Protocol):
-    """What kind of study is replayed: how it divides into tasks, and which metrics come out."""
+    """What kind of study is replayed: how it divides into tasks, and which metrics come out.
+
+    Attributes:
+        default_estimator: The estimator where none is named.
+        needs_history: Whether a matrix that nobody divided into history and test rows is refused.
+    """
+
+    default_estimator: str
+    needs_history: bool
 
     def check(self, settings: BacktestSettings, splits: Sequence[Split]) -> None:
         """Raise UsageError where the settings do not suit the objective or the matrix."""
@@ -74,7 +82,12 @@ class Objective(Protocol):
 
 
 OBJECTIVES: Registry[type[Objective]] = Registry(
-    "objective", "assay.objectives", {"estimate": "agent.backtest._estimate:EstimateObjective"}
+    "objective",
+    "assay.objectives",
+    {
+        "best": "agent.backtest._best:BestObjective",
+        "estimate": "agent.backtest._estimate:EstimateObjective",
+    },
 )
 
 
@@ -100,17 +113,22 @@ def run_backtest(
         UsageError: The settings make no sense, or `work` belongs to a backtest with other settings.
         BadInputError: A matrix folder cannot be read.
     """
-    settings.check()
     objective = OBJECTIVES.get(settings.objective)()
-    splits = build_splits(settings)
+    if not settings.estimators:
+        settings = replace(settings, estimators=(objective.default_estimator,))
+    settings.check()
+    splits = build_splits(settings, needs_history=objective.needs_history)
     objective.check(settings, splits)
     tasks = objective.tasks(settings, len(splits))
     folder = Path(tempfile.mkdtemp(prefix="assay-backtest-")) if work is None else work
-    with Journal(folder, settings.to_json()) as journal:
+    with (
+        Journal(folder, settings.to_json()) as journal,
+        _runner(_Worker(settings, splits, folder), min(jobs, len(tasks))) as run_all,
+    ):
         done = journal.records(tasks)
         for stage in sorted({task.stage for task in tasks}):
             todo = [task for task in tasks if task.stage == stage and task not in done]
-            for task, record in _run_all(todo, settings, splits, folder, jobs):
+            for task, record in run_all(todo):
                 journal.add(task, record)
                 done[task] = record
                 if on_progress is not None:
@@ -121,26 +139,8 @@ def run_backtest(
 
 
 def _label(task: Task) -> str:
-    what = f"{task.policy} with {task.estimator}" if task.policy else f"fit {task.estimator}"
+    what = f"{task.policy}, {task.estimator}" if task.policy else f"fit {task.estimator}"
     return f"{what}, seed {task.seed}"
-
-
-def _run_all(
-    tasks: Sequence[Task], settings: BacktestSettings, splits: list[Split], folder: Path, jobs: int
-) -> Iterator[tuple[Task, Record]]:
-    """Tasks with their records, as they finish."""
-    if jobs == 1 or len(tasks) <= 1:
-        worker = _Worker(settings, splits, folder)
-        for task in tasks:
-            yield task, worker.run(task)
-        return
-    with _pool(settings, splits, folder, min(jobs, len(tasks))) as pool:
-        futures: dict[Future[Record], Task] = {pool.submit(_run_task, task): task for task in tasks}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Worker:
@@ -157,12 +157,13 @@ class _Worker:
             return self.objective.run(task, self.settings, self.splits[task.split], self.folder)
 
 
-_worker: _Worker | None = None
+RunAll = Callable[[Sequence[Task]], Iterator[tuple[Task, Record]]]
+_worker: _Worker | None = None  # of a worker process
 
 
-def _start_worker(settings: BacktestSettings, splits: list[Split], folder: Path) -> None:
+def _start_worker(worker: _Worker) -> None:
     global _worker
-    _worker = _Worker(settings, splits, folder)
+    _worker = worker
 
 
 def _run_task(task: Task) -> Record:
@@ -172,20 +173,39 @@ def _run_task(task: Task) -> Record:
 
 
 @contextmanager
-def _pool(
-    settings: BacktestSettings, splits: list[Split], folder: Path, jobs: int
-) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes whose numeric libraries use one thread each."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    try:
-        with ProcessPoolExecutor(
+def _runner(worker: _Worker, jobs: int) -> Iterator[RunAll]:
+    """What runs tasks and gives them with their records, as they finish."""
+    if jobs <= 1:
+        yield lambda tasks: ((task, worker.run(task)) for task in tasks)
+        return
+    with (
+        _one_thread(),
+        ProcessPoolExecutor(
             jobs,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start_worker,
-            initargs=(settings, splits, folder),
-        ) as pool:
-            yield pool
+            initargs=(worker,),
+        ) as pool,
+    ):
+
+        def run_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Record]]:
+            futures: dict[Future[Record], Task] = {pool.submit(_run_task, task): task for task in tasks}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+        try:
+            yield run_all
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Numeric libraries of the processes that are started use one thread each."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    try:
+        yield
     finally:
         for name, value in before.items():
             if value is None:

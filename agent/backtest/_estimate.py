@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.backtest._engine import Record, Task
-from agent.backtest._metrics import estimate_metrics, rank_correlation
+from agent.backtest._fits import fit_and_save, fit_folder, fitted
+from agent.backtest._metrics import LEVEL, estimate_metrics, normal_interval, rank_correlation
 from agent.backtest._replay import replay
 from agent.backtest._settings import BacktestSettings
 from agent.backtest._splits import Split, true_scores
 from assay.errors import UsageError
-from estimators import Estimator, make_estimator
-from estimators._artifact import load_estimator
-from policies import Policy, make_policy
+from estimators import Estimator, ScoreEstimate, make_estimator
+from estimators.intervals import ConformalIntervals, calibrate, cross_fit
+from policies import POLICIES, Policy, make_policy
 
 __all__ = ["EstimateObjective"]
 
 SAMPLE_MEMORY = 2**28  # bytes that an estimator's 256 joint samples of a chunk of rows may take
 
 
+FIT, CALIBRATE, REPLAY = 0, 1, 2  # stages
+
+
 class EstimateObjective:
     """Each test row is one estimate study; budgets are prompts per row.
 
-    Estimators are fitted first, once per split and seed, and then shared by all policies.
+    Estimators are fitted first, once per split and seed, and then shared by all policies; so are the
+    calibrations of conformal intervals.
     """
+
+    default_estimator = "linear-gaussian"
+    needs_history = True
 
     def check(self, settings: BacktestSettings, splits: Sequence[Split]) -> None:
         """Budgets are whole numbers of prompts, and no more than there are."""
@@ -50,17 +58,19 @@ class EstimateObjective:
             for seed in range(settings.seeds)
             for split in range(splits)
         ]
-        fits = [Task(0, "", *point) for point in grid]
-        return fits + [Task(1, policy, *point) for policy in settings.policies for point in grid]
+        tasks = [Task(FIT, "", *point) for point in grid]
+        if settings.intervals == "conformal":
+            designs = dict.fromkeys(POLICIES.get(policy).design for policy in settings.policies)
+            tasks += [Task(CALIBRATE, design, *point) for design in designs for point in grid]
+        return tasks + [Task(REPLAY, policy, *point) for policy in settings.policies for point in grid]
 
     def run(self, task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
         """See `Objective.run`."""
-        fitted = (
-            folder / f"fit-{sha256(f'{task.estimator}/{task.seed}/{task.split}'.encode()).hexdigest()[:16]}"
-        )
-        if task.stage == 0:
-            return _fit(task, split, fitted)
-        return _replay(task, settings, split, load_estimator(fitted))
+        if task.stage == FIT:
+            return fit_and_save(task, split, folder)
+        if task.stage == CALIBRATE:
+            return _calibrate(task, settings, split, folder)
+        return _replay(task, settings, split, folder)
 
     def summarise(
         self, settings: BacktestSettings, splits: Sequence[Split], records: dict[Task, Record]
@@ -82,37 +92,56 @@ class EstimateObjective:
         ]
 
 
-def _fit(task: Task, split: Split, folder: Path) -> Record:
+def _calibrate(task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
+    """`task.policy` is the design's name."""
+    params = fitted(task, folder).settled_params()
     start = time.perf_counter()
-    estimator = make_estimator(task.estimator, seed=task.seed).fit(split.history)
-    seconds = time.perf_counter() - start
-    estimator.save(folder)
-    return {"fit_seconds": seconds}
+    held_out = cross_fit(
+        lambda: make_estimator(task.estimator, **params),
+        split.history,
+        [int(budget) for budget in settings.budgets],
+        design=task.policy,
+        seed=task.seed,
+    )
+    content = calibrate(held_out).to_json()
+    _intervals_file(task, folder, task.policy).write_text(json.dumps(content), encoding="utf-8")
+    return {"calibrate_seconds": time.perf_counter() - start}
 
 
-def _replay(task: Task, settings: BacktestSettings, split: Split, estimator: Estimator) -> Record:
+def _replay(task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
+    estimator, history = fitted(task, folder), split.history
     policy = _policy(task, settings)
     start = time.perf_counter()
-    policy.prepare(split.history, estimator)
-    prepared = time.perf_counter() - start
-    budgets = [int(budget) for budget in settings.budgets]
-    record: Record = {"prepare_seconds": prepared, "at": {}}
+    policy.prepare(history, estimator)
+    record: Record = {"prepare_seconds": time.perf_counter() - start, "at": {}}
+    conformal = _conformal(task, policy, settings, folder)
     for budget, state in replay(
         split.test,
         policy,
         estimator,
-        budgets=budgets,
+        budgets=[int(budget) for budget in settings.budgets],
         batch=settings.batch,
         seed=task.seed,
         embeddings=split.matrix.embeddings,
     ):
-        mean, std = _estimates(estimator, state.observed)
         record["at"][str(budget)] = {
-            "mean": mean.tolist(),
-            "std": std.tolist(),
+            **_estimates(estimator, state.observed, conformal),
             "decision_ms": 1000.0 * state.seconds / max(state.decisions, 1),
         }
     return record
+
+
+def _intervals_file(task: Task, folder: Path, design: str) -> Path:
+    return fit_folder(task, folder) / f"intervals-{design}.json"
+
+
+def _conformal(
+    task: Task, policy: Policy, settings: BacktestSettings, folder: Path
+) -> ConformalIntervals | None:
+    if settings.intervals != "conformal":
+        return None
+    content = _intervals_file(task, folder, policy.design).read_text(encoding="utf-8")
+    return ConformalIntervals.from_json(json.loads(content))
 
 
 def _policy(task: Task, settings: BacktestSettings) -> Policy:
@@ -123,12 +152,19 @@ def _policy(task: Task, settings: BacktestSettings) -> Policy:
 
 
 def _estimates(
-    estimator: Estimator, observed: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(B,) mean and standard deviation, in chunks of rows that fit in memory."""
+    estimator: Estimator, observed: NDArray[np.float64], conformal: ConformalIntervals | None
+) -> dict[str, list[float]]:
+    """Estimate and ends of the 95 % interval of each row, in chunks of rows that fit in memory."""
     chunk = max(1, SAMPLE_MEMORY // (256 * 8 * observed.shape[1]))
     parts = [estimator.benchmark_score(observed[i : i + chunk]) for i in range(0, len(observed), chunk)]
-    return np.concatenate([part.mean for part in parts]), np.concatenate([part.std for part in parts])
+    score = ScoreEstimate(
+        np.concatenate([part.mean for part in parts]), np.concatenate([part.std for part in parts])
+    )
+    if conformal is None:
+        low, high = normal_interval(score.mean, score.std)
+    else:
+        low, high = conformal.interval(score, (~np.isnan(observed)).sum(axis=1), LEVEL)
+    return {"mean": score.mean.tolist(), "low": low.tolist(), "high": high.tolist()}
 
 
 def _entry(
@@ -141,15 +177,13 @@ def _entry(
 ) -> dict[str, Any]:
     """Metrics over the rows of all splits; ranks are compared within splits that have several rows."""
     numbers = range(len(truth))
-    fits = [records[Task(0, "", estimator, seed, i)] for i in numbers]
-    runs = [records[Task(1, policy, estimator, seed, i)] for i in numbers]
+    fits = [records[Task(FIT, "", estimator, seed, i)] for i in numbers]
+    runs = [records[Task(REPLAY, policy, estimator, seed, i)] for i in numbers]
     at = [run["at"][str(budget)] for run in runs]
     means = [np.array(row["mean"]) for row in at]
-    metrics: dict[str, Any] = estimate_metrics(
-        np.concatenate(means), np.concatenate([row["std"] for row in at]), np.concatenate(truth)
-    )
+    low, high = (np.concatenate([row[end] for row in at]) for end in ("low", "high"))
     return {
-        **metrics,
+        **estimate_metrics(np.concatenate(means), low, high, np.concatenate(truth)),
         "kendall_tau": _rank_metric(means, truth),
         "fit_seconds": float(np.mean([fit["fit_seconds"] for fit in fits])),
         "prepare_seconds": float(np.mean([run["prepare_seconds"] for run in runs])),

@@ -6,27 +6,31 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-__all__ = ["estimate_metrics", "rank_correlation"]
+__all__ = ["LEVEL", "estimate_metrics", "normal_interval", "rank_correlation"]
 
+LEVEL = 0.95
 Z95 = 1.959964
+Floats = NDArray[np.float64]
 
 
-def estimate_metrics(
-    mean: NDArray[np.float64], std: NDArray[np.float64], truth: NDArray[np.float64]
-) -> dict[str, float]:
-    """Errors and 95 % intervals of B estimates.
+def normal_interval(mean: Floats, std: Floats) -> tuple[Floats, Floats]:
+    """Ends of the 95 % interval mean +- 1.96 std, cut to [0, 1]."""
+    return np.clip(mean - Z95 * std, 0.0, 1.0), np.clip(mean + Z95 * std, 0.0, 1.0)
+
+
+def estimate_metrics(mean: Floats, low: Floats, high: Floats, truth: Floats) -> dict[str, float]:
+    """Errors and intervals of B estimates.
 
     Args:
         mean: (B,) estimated benchmark scores.
-        std: (B,) their standard deviations; the interval is mean +- 1.96 std, cut to [0, 1].
+        low: (B,) lower ends of their intervals.
+        high: (B,) upper ends.
         truth: (B,) true benchmark scores.
 
     Returns:
         mae, rmse, bias (estimate minus truth), coverage and mean_width (full width).
     """
     error = mean - truth
-    low = np.clip(mean - Z95 * std, 0.0, 1.0)
-    high = np.clip(mean + Z95 * std, 0.0, 1.0)
     inside = (low - 1e-9 <= truth) & (truth <= high + 1e-9)
     return {
         "mae": float(np.abs(error).mean()),

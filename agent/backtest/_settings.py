@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
@@ -24,15 +24,17 @@ class BacktestSettings:
         test_matrix: Folder with the test rows (same prompts); the history is then all rows of `matrix`.
         objective: Registered objective; what budgets and metrics mean follows from it.
         policies: Policy names.
-        estimators: Estimator names.
+        estimators: Estimator names; none = the objective's default.
         budgets: Budgets, ascending (estimate: prompts per method).
         seeds: How many seeds; they are 0, 1, ...
+        test_rows: Try only that many of the test rows, drawn at random (0 = all).
         batch: Cells asked for per decision.
         weighting: What the benchmark score is: "dataset" = mean of dataset means, "prompt" = plain mean.
         random_splits: Draw the history at random this often instead (0 = use the split column).
         train_share: Share of the rows that a random split gives to the history.
         leave_one_out: Test each row against a history of all others instead.
         holdout_group: "column=A,B": test = rows with one of these values in models.csv, history = the others.
+        intervals: "posterior" = the estimator's own, "conformal" = rescaled on held-out history rows.
         encoder: What embeds the prompts' texts, where a policy or estimator looks at them.
         force: Let policies run that refuse because they would take too long.
     """
@@ -41,15 +43,17 @@ class BacktestSettings:
     test_matrix: str | None = None
     objective: str = "estimate"
     policies: tuple[str, ...] = ("uniform",)
-    estimators: tuple[str, ...] = ("linear-gaussian",)
+    estimators: tuple[str, ...] = ()
     budgets: tuple[float, ...] = (25, 50, 100, 200)
     seeds: int = 3
+    test_rows: int = 0
     batch: int = 1
     weighting: Weighting = "dataset"
     random_splits: int = 0
     train_share: float = 0.7
     leave_one_out: bool = False
     holdout_group: str | None = None
+    intervals: Literal["posterior", "conformal"] = "posterior"
     encoder: str = "tfidf-svd"
     force: bool = False
 
@@ -60,9 +64,10 @@ class BacktestSettings:
         for name in self.estimators:
             ESTIMATORS.get(name)
         ENCODERS.get(self.encoder)
-        _require(bool(self.policies and self.estimators), "at least one policy and one estimator are needed")
+        _require(bool(self.policies), "at least one policy is needed")
         _require(bool(self.budgets) and min(self.budgets) > 0, "budgets must be positive numbers")
         _require(self.seeds >= 1, "--seeds must be at least 1")
+        _require(self.test_rows >= 0, "--test-rows must not be negative")
         _require(self.batch >= 1, "--batch must be at least 1")
         _require(0 < self.train_share < 1, "--train-share must lie between 0 and 1")
         _require(self.random_splits >= 0, "--random-splits must not be negative")

@@ -45,17 +45,22 @@ class Split:
         return self.matrix.rows(self.held)
 
 
-def build_splits(settings: BacktestSettings) -> list[Split]:
+def build_splits(settings: BacktestSettings, *, needs_history: bool = True) -> list[Split]:
     """Divide the rows as the settings say: one split, or as many as random or leave-one-out splits make.
+
+    Args:
+        settings: The backtest's settings.
+        needs_history: Whether rows that nothing divides are refused; else all of them are test rows.
 
     Raises:
         BadInputError: A folder cannot be read, or the test matrix has other prompts.
         UsageError: The folder has no split column and no other way was chosen, or a group is unknown.
     """
     folder = read_matrix_folder(settings.matrix, weighting=settings.weighting)
-    matrix = _embed(folder.matrix, folder.texts, settings)
+    matrix = _by_dataset(_embed(folder.matrix, folder.texts, settings))
     if settings.test_matrix is not None:
-        return [_other_folder(matrix, read_matrix_folder(settings.test_matrix).matrix)]
+        split = _other_folder(matrix, _by_dataset(read_matrix_folder(settings.test_matrix).matrix))
+        return [replace(split, held=_some(split.held, settings.test_rows))]
     divided: list[tuple[NDArray[np.intp], NDArray[np.intp]]]
     if settings.leave_one_out:
         every = np.arange(matrix.n_methods)
@@ -67,8 +72,8 @@ def build_splits(settings: BacktestSettings) -> list[Split]:
     elif settings.holdout_group is not None:
         divided = [_by_group(folder, settings.holdout_group)]
     else:
-        divided = [_by_column(folder)]
-    return [Split(matrix, train, held) for train, held in divided]
+        divided = [_by_column(folder, needs_history)]
+    return [Split(matrix, train, _some(held, settings.test_rows)) for train, held in divided]
 
 
 def true_scores(test: ScoreMatrix) -> NDArray[np.float64]:
@@ -103,6 +108,19 @@ def _other_folder(history: ScoreMatrix, other: ScoreMatrix) -> Split:
     return Split(everything, rows[: history.n_methods], rows[history.n_methods :])
 
 
+def _by_dataset(matrix: ScoreMatrix) -> ScoreMatrix:
+    """The matrix with each dataset's prompts side by side, in the order that storage gives a live study."""
+    order = np.argsort(matrix.dataset_index, kind="stable")
+    return replace(
+        matrix,
+        values=matrix.values[:, order],
+        prompt_ids=tuple(matrix.prompt_ids[int(j)] for j in order),
+        dataset_index=matrix.dataset_index[order],
+        weights=matrix.weights[order],
+        embeddings=None if matrix.embeddings is None else matrix.embeddings[order],
+    )
+
+
 def _embed(matrix: ScoreMatrix, texts: Sequence[str], settings: BacktestSettings) -> ScoreMatrix:
     """The matrix with its prompts' vectors, where a policy or estimator of the backtest looks at them."""
     readers: list[Any] = [POLICIES.get(name) for name in settings.policies]
@@ -113,14 +131,23 @@ def _embed(matrix: ScoreMatrix, texts: Sequence[str], settings: BacktestSettings
     return replace(matrix, embeddings=encoder.encode(texts))
 
 
+def _some(rows: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """All rows, or `count` of them drawn at random, in their order."""
+    if not count or count >= len(rows):
+        return rows
+    return np.sort(np.random.default_rng([0, len(rows)]).permutation(rows)[:count])
+
+
 def _random_rows(n: int, share: float, number: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     order = np.random.default_rng([number]).permutation(n)
     cut = round(n * share)
     return order[:cut], order[cut:]
 
 
-def _by_column(folder: MatrixFolder) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _by_column(folder: MatrixFolder, needs_history: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     if not folder.models or "split" not in folder.models[0]:
+        if not needs_history:
+            return np.arange(0), np.arange(folder.matrix.n_methods)
         raise UsageError(
             f"{folder.path}/models.csv has no column 'split'",
             "choose --random-splits N, --leave-one-out, --holdout-group or --test-matrix",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
@@ -31,7 +31,9 @@ def backtest(
     ] = None,
     objective: Annotated[str, typer.Option(help="estimate, best, compare or distribution.")] = "estimate",
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "uniform",
-    estimator: Annotated[str, typer.Option(help="Estimators, separated by commas.")] = "linear-gaussian",
+    estimator: Annotated[
+        str, typer.Option(help="Estimators, separated by commas; default by objective.")
+    ] = "",
     budgets: Annotated[str, typer.Option(help="Budgets, separated by commas.")] = "25,50,100,200",
     seeds: Annotated[int, typer.Option(help="How many seeds (0, 1, ...).")] = 3,
     batch: Annotated[int, typer.Option(help="Cells asked for per decision.")] = 1,
@@ -46,7 +48,11 @@ def backtest(
     holdout_group: Annotated[
         str | None, typer.Option(help="Test on rows of a group, learn from the others: family=A,B.")
     ] = None,
+    intervals: Annotated[
+        str, typer.Option(help="posterior, or conformal: rescaled on held-out history.")
+    ] = "posterior",
     encoder: Annotated[str, typer.Option(help="What embeds the prompts, where one looks.")] = "tfidf-svd",
+    test_rows: Annotated[int, typer.Option(help="Try only that many test rows, drawn at random.")] = 0,
     force: Annotated[bool, typer.Option(help="Run policies that refuse because of the time.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes, one thread each; 0 = one per core.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write settings and results as JSON; resumable.")] = None,
@@ -64,7 +70,7 @@ def backtest(
         test_matrix=None if test_matrix is None else str(test_matrix),
         objective=objective,
         policies=_names(policy),
-        estimators=_names(estimator),
+        estimators=_names(estimator) if estimator else (),
         budgets=_budgets(budgets),
         seeds=seeds,
         batch=batch,
@@ -73,7 +79,9 @@ def backtest(
         train_share=train_share,
         leave_one_out=leave_one_out,
         holdout_group=holdout_group,
+        intervals=_intervals(intervals),
         encoder=encoder,
+        test_rows=test_rows,
         force=force,
     )
     document = _run(settings, jobs or len(os.sched_getaffinity(0)), out, quiet=as_json)
@@ -116,3 +124,9 @@ def _weighting(name: str) -> Weighting:
     if name not in ("dataset", "prompt"):
         raise UsageError(f"unknown weighting '{name}'", "known: dataset, prompt")
     return cast(Weighting, name)
+
+
+def _intervals(name: str) -> Literal["posterior", "conformal"]:
+    if name not in ("posterior", "conformal"):
+        raise UsageError(f"unknown intervals '{name}'", "known: posterior, conformal")
+    return cast(Literal["posterior", "conformal"], name)

@@ -6,6 +6,7 @@ import math
 import time
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlmodel import Session, col, func, select
@@ -19,6 +20,7 @@ from agent.commands._shared import (
     print_rows,
     say,
 )
+from agent.objectives import OBJECTIVES, simple_regret
 from agent.text import dollars
 from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
@@ -27,12 +29,24 @@ from policies import POLICIES
 from storage import catalog, estimates, ledger, studies
 from storage.database import Database
 from storage.studies import StudyRequest
-from storage.tables import Benchmark, Job, JobState, Study, StudyState
+from storage.tables import Benchmark, Estimate, Job, JobState, Method, Study, StudyState
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Studies: pieces of evaluation work.")
 
+SHOWN_ESTIMATES = 10
+ESTIMATE_FIELDS = {
+    "score",
+    "low",
+    "high",
+    "std",
+    "level",
+    "interval_kind",
+    "acquired",
+    "total",
+    "cost",
+    "probability_best",
+}
 AT_REST = (StudyState.DONE, StudyState.PAUSED, StudyState.CANCELLED, StudyState.FAILED)
-OBJECTIVES = ("estimate",)
 
 #: More than anybody means, and small enough for the ledger's integers.
 MOST_USD = 1e9
@@ -57,43 +71,55 @@ def register(app: typer.Typer) -> None:
 @group.command("create")
 def create(
     benchmark: Annotated[str, typer.Option(help="Benchmark to evaluate on.")],
-    model: Annotated[list[str], typer.Option(help="Model (or method) to evaluate; may be repeated.")],
-    objective: Annotated[str, typer.Option(help="What is wanted.")] = "estimate",
+    model: Annotated[
+        list[str] | None, typer.Option(help="Model (or method) to evaluate, a study each; may be repeated.")
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Methods that one study compares; may be repeated.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="What is wanted: estimate or best.")] = "estimate",
     policy: Annotated[str | None, typer.Option(help="Acquisition policy.")] = None,
     estimator: Annotated[str | None, typer.Option(help="Estimator of what is not bought.")] = None,
     max_usd: Usd = None,
-    max_prompts: Annotated[int | None, typer.Option(min=1, help="Stop after so many prompts.")] = None,
+    max_prompts: Annotated[int | None, typer.Option(min=1, help="Stop after so many scores.")] = None,
     until_width: Annotated[
         float | None, typer.Option(min=0, callback=_finite, help="Stop once the interval is so narrow.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Prompts per step.")] = None,
+    until_confidence: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, callback=_finite, help="Stop once one is so probably the best."),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Scores per step.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it until it is at rest.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Create one study per model.
+    """Create a study per model, or one study that finds the best of several methods.
 
     Example: assay study create --benchmark openllm --model llama-3-8b --max-prompts 100 --wait
+
+    Example: assay study create --benchmark qa --objective best --methods a --methods b --max-prompts 500
     """
-    if objective not in OBJECTIVES:
-        raise UsageError(f"unknown objective '{objective}'", f"known: {', '.join(OBJECTIVES)}")
+    groups = _groups(objective, model or [], methods or [])
     settings = load_settings()
-    policy, estimator = policy or settings.policy, estimator or settings.estimator
-    POLICIES.get(policy)
+    aim = OBJECTIVES.get(objective)()
+    policy = policy or aim.default_policy or settings.policy
+    estimator = estimator or (
+        "aggregate" if objective == "best" and policy != "top-two" else settings.estimator
+    )
     ESTIMATORS.get(estimator)
     opened = database()
     with opened.begin() as session:
         found = catalog.find_benchmark(session, benchmark)
         assert found.id is not None
         ids = []
-        for name in model:
-            method = catalog.find_method(session, name)
-            assert method.id is not None
+        for names in groups:
+            aim.check(POLICIES.get(policy), len(names))
             study = studies.create(
                 session,
                 StudyRequest(
                     benchmark_id=found.id,
-                    method_ids=[method.id],
+                    method_ids=[catalog.find_method(session, name).id or 0 for name in names],
                     policy=policy,
                     estimator=estimator,
                     objective=objective,
@@ -102,6 +128,7 @@ def create(
                     level=settings.level,
                     max_prompts=max_prompts if max_prompts is not None else settings.max_prompts,
                     until_width=until_width,
+                    until_confidence=until_confidence,
                     caps={"usd": round((settings.max_usd if max_usd is None else max_usd) * 1e6)},
                 ),
             )
@@ -110,6 +137,43 @@ def create(
     if wait:
         follow(opened, ids)
     _report(opened, ids, json_, created=True)
+
+
+def _groups(objective: str, models: list[str], methods: list[str]) -> list[list[str]]:
+    """The rows of each study that is asked for."""
+    if objective == "estimate":
+        if not models or methods:
+            raise UsageError(
+                "the objective 'estimate' takes --model, a study each", "name one or more models"
+            )
+        return [[name] for name in models]
+    return [list(dict.fromkeys([*methods, *models]))]
+
+
+@group.command("join")
+def join(study_id: int, methods: list[str]) -> None:
+    """Add methods to a study that is not over.
+
+    Example: assay study join 7 new-model
+    """
+    with database().begin() as session:
+        new = [name for name in methods if studies.join(session, study_id, _method_id(session, name))]
+    say(f"{len(new)} methods joined study {study_id}")
+
+
+@group.command("leave")
+def leave(study_id: int, methods: list[str]) -> None:
+    """Take methods out of a study that is not over; what was bought for them stays.
+
+    Example: assay study leave 7 old-model
+    """
+    with database().begin() as session:
+        gone = [name for name in methods if studies.leave(session, study_id, _method_id(session, name))]
+    say(f"{len(gone)} methods left study {study_id}")
+
+
+def _method_id(session: Session, name: str) -> int:
+    return int(catalog.find_method(session, name).id or 0)
 
 
 @group.command("list")
@@ -242,11 +306,12 @@ def describe(session: Session, study_id: int) -> dict[str, Any]:
     )
     budget = next(iter(ledger.budgets_of(session, [("study", study_id)])), None)
     newest = {estimate.method_id: estimate for estimate in estimates.history(session, study_id)}
+    methods = studies.methods_of(session, study_id)
     return {
         "id": study_id,
         "objective": study.objective,
         "benchmark": session.get_one(Benchmark, study.benchmark_id).name,
-        "methods": [method.name for method in studies.methods_of(session, study_id)],
+        "methods": [method.name for method in methods],
         "policy": study.policy,
         "estimator": study.estimator,
         "version": study.version_id,
@@ -263,11 +328,26 @@ def describe(session: Session, study_id: int) -> dict[str, Any]:
         "spent": budget.spent if budget else 0,
         "cap": budget.cap if budget else 0,
         "estimates": [
-            estimate.model_dump(
-                include={"score", "low", "high", "std", "level", "interval_kind", "acquired", "total", "cost"}
-            )
-            for estimate in newest.values()
+            {"method": method.name, **newest[method.id or 0].model_dump(include=ESTIMATE_FIELDS)}
+            for method in methods
+            if method.id in newest
         ],
+        **_winner(study, methods, newest),
+    }
+
+
+def _winner(study: Study, methods: list[Method], newest: dict[int, Estimate]) -> dict[str, Any]:
+    """What the objective "best" has found so far."""
+    rows = [(method.name, newest[method.id or 0]) for method in methods if method.id in newest]
+    if study.objective != "best" or not rows:
+        return {}
+    name, best = max(rows, key=lambda row: row[1].score)
+    mean = np.array([estimate.score for _, estimate in rows])
+    std = np.array([estimate.std for _, estimate in rows])
+    return {
+        "winner": name,
+        "probability_best": best.probability_best,
+        "simple_regret": simple_regret(mean, std),
     }
 
 
@@ -298,12 +378,26 @@ def _print_study(study: dict[str, Any]) -> None:
         ("prompts bought", f"{study['done']} of at most {study['max_prompts']}, {study['parked']} set aside"),
         ("spent", f"{dollars(study['spent'])} of at most {dollars(study['cap'])}"),
     ]
-    facts += [
-        (
-            "estimate",
-            f"{e['score']:.4f}, {e['level']:.0%} interval {e['low']:.4f} to {e['high']:.4f}"
-            f" ({e['interval_kind']}), {e['acquired']} of {e['total']} prompts known",
+    if "winner" in study:
+        facts.append(
+            (
+                "best",
+                f"{study['winner']}, with probability {study['probability_best']:.3f};"
+                f" expected loss by choosing it {study['simple_regret']:.4f}",
+            )
         )
-        for e in study["estimates"]
-    ]
+    facts += [(f"estimate of {e['method']}", _in_words(e)) for e in _best_first(study["estimates"])]
     print_rows("facts", ("", ""), facts, empty="")
+
+
+def _best_first(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The estimates worth a line: the best ten."""
+    return sorted(found, key=lambda e: -float(e["score"]))[:SHOWN_ESTIMATES]
+
+
+def _in_words(e: dict[str, Any]) -> str:
+    chance = "" if e["probability_best"] is None else f", best with probability {e['probability_best']:.3f}"
+    return (
+        f"{e['score']:.4f}, {e['level']:.0%} interval {e['low']:.4f} to {e['high']:.4f}"
+        f" ({e['interval_kind']}), {e['acquired']} of {e['total']} prompts known{chance}"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,14 +21,15 @@ from agent import render
 from agent.leaderboard import Leaderboard
 from agent.web import _charts as charts
 from agent.web import _pages as pages
-from agent.web._boards import Boards
+from agent.web._boards import Boards, Shared
+from agent.web._body import Body
 from agent.web._headers import HEADERS, SecurityHeaders
 from agent.web._leaderboard_view import view_of
 from agent.web._rendering import as_json, html, problem
 from assay.errors import AssayError, StorageError, UsageError
 from assay.settings import Settings
 from storage.database import Database
-from storage.tables import Benchmark, StudyState
+from storage.tables import Benchmark, StudyState, utc_now
 
 __all__ = ["create_app", "serve"]
 
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 router = APIRouter()
 
 LARGEST_ID = 2**31 - 1
+BODIES, BODY_S = 32, 5.0  # rendered leaderboards kept, and for how long: their ages grow
 CHARTS = 6  # methods of a study that are drawn; the table below has all
 
 
@@ -44,6 +47,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Assay", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.database = Database(settings.database)
     app.state.boards = Boards(settings.cache_dir)
+    app.state.bodies = Shared[Body](BODIES, BODY_S)
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
@@ -149,26 +153,32 @@ def benchmarks(request: Request, session: Reading) -> Response:
 def leaderboard(request: Request, ref: str, session: Reading) -> Response:
     """A benchmark's leaderboard as a page, JSON, CSV or Markdown."""
     board = request.app.state.boards.get(session, _name(session, ref))
-    query = dict(request.query_params)
-    view = view_of(board, query)
-    kind = query.get("format", "")
-    if kind in ("csv", "md"):
-        return _file(board.only(view.rows), kind)
+    key = (request.url.path, request.url.query)
+    body: Body = request.app.state.bodies.get(key, board.built_at, lambda: _leaderboard(request, board))
+    return body.answer(request)
+
+
+def _leaderboard(request: Request, board: Leaderboard) -> Body:
+    board = replace(board, built_at=utc_now())  # ages are counted from now
+    view = view_of(board, dict(request.query_params))
+    listed = board.only(view.rows)
+    kind = request.query_params.get("format", "")
     if _wants_json(request):
-        return as_json(render.as_dict(board.only(view.rows)))
+        return Body.of(as_json(render.as_dict(listed)))
+    if kind == "csv":
+        return Body.of(_file(render.as_csv(listed), "csv", "text/csv"))
+    if kind == "md":
+        return Body.of(_file(render.as_markdown(listed), "md", "text/markdown"))
     axis = charts.bar_axis(view.rows)
-    bars = [charts.bar_of(row, axis) for row in view.shown]
-    rows = list(zip(view.shown, bars, strict=True))
+    rows = [(row, charts.bar_of(row, axis)) for row in view.shown]
     notes = render.notes(board)
-    return html(request, "leaderboard.html", board=board, view=view, rows=rows, axis=axis, notes=notes)
+    page = html(request, "leaderboard.html", board=board, view=view, rows=rows, axis=axis, notes=notes)
+    return Body.of(page)
 
 
-def _file(board: Leaderboard, kind: str) -> Response:
-    text, media = (
-        (render.as_csv(board), "text/csv") if kind == "csv" else (render.as_markdown(board), "text/markdown")
-    )
-    headers = {"Content-Disposition": f'attachment; filename="leaderboard.{kind}"'}
-    return Response(text, media_type=f"{media}; charset=utf-8", headers=headers)
+def _file(content: str, suffix: str, media_type: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="leaderboard.{suffix}"'}
+    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
 
 
 @router.get("/studies")

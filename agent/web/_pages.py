@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import and_, func
 from sqlmodel import Session, col, select
 
-from agent.leaderboard import Leaderboard
+from agent.leaderboard import OPEN_STUDIES, Leaderboard
 from storage import estimates, events, studies
 from storage.tables import (
     Benchmark,
@@ -25,7 +25,6 @@ from storage.tables import (
     Score,
     Study,
     StudyMethod,
-    StudyState,
 )
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 EXCERPT = 140  # characters of a prompt shown beside its id
-OPEN = (StudyState.WAITING, StudyState.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def benchmark_lines(session: Session, boards: Iterable[Leaderboard]) -> list[Ben
     query = (
         select(Benchmark.name, func.count())
         .join(Study, col(Study.benchmark_id) == col(Benchmark.id))
-        .where(col(Study.state).in_(OPEN))
+        .where(col(Study.state).in_(OPEN_STUDIES))
         .group_by(col(Benchmark.name))
     )
     running: dict[str, int] = dict(session.exec(query).all())

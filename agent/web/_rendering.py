@@ -34,6 +34,7 @@ def _environment() -> Environment:
         clock=lambda then: then.strftime("%Y-%m-%d %H:%M:%S UTC"),
         percent=_percent,
         amount=_amount,
+        sentence=lambda text: text[:1].upper() + text[1:] + ("" if text.endswith((".", "…")) else "."),
         brief=lambda payload: printable(json.dumps(payload, ensure_ascii=False), 300),
     )
     environment.globals.update(interval_words=INTERVAL_WORDS, version=__version__)

@@ -83,11 +83,11 @@ class _Table:
 
     def texts(self, name: str) -> Any:
         """A column as Arrow text; nulls stay nulls."""
-        column = self.columns.column(name).combine_chunks()
+        column = self.columns.column(name)
         if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+            column = column.cast(column.type.value_type)
         try:
-            return column.cast(pa.large_string())
+            return column.cast(pa.large_string()).combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise BadInputError(f"{self.path}, column '{name}': expected text, got {column.type}") from None
 
@@ -141,9 +141,9 @@ def _read(path: Path) -> _Table:
         raise BadInputError(f"no file at {path}", LAYOUT)
     try:
         columns = reader(path)
-    except (OSError, pa.ArrowException) as error:
+        names = columns.column_names
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise BadInputError(f"{path} cannot be read: {str(error).splitlines()[0]}", LAYOUT) from None
-    names = columns.column_names
     for name in (*REQUIRED, *OPTIONAL):
         if names.count(name) > 1 or (name in REQUIRED and name not in names):
             what = "is given twice" if name in names else "is missing"

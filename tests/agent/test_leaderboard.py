@@ -190,6 +190,15 @@ class TestRenderers:
         assert all(row.method in text for row in board.rows)
         assert "exact" in text
 
+    def test_narrow_table_shows_every_name_and_number(self, board: Leaderboard) -> None:
+        console = Console(file=io.StringIO(), width=80)
+        console.print(render.as_table(board, 80))
+        text = console.file.getvalue()
+        assert all(row.method in text for row in board.rows)
+        assert "0.741–0.859" in text
+        assert "12/40" in text
+        assert "…" not in text
+
     def test_markdown_has_a_line_per_method(self, board: Leaderboard) -> None:
         lines = [line for line in render.as_markdown(board).splitlines() if line.startswith("| ")]
         assert len(lines) == 2 + len(board.rows)

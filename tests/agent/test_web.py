@@ -3,12 +3,14 @@ import io
 import json
 import re
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from agent.web import create_app, serve
+from agent.web._boards import Shared
 from agent.web._charts import axis_of, curve_of
 from assay.errors import UsageError
 from assay.settings import Settings
@@ -213,7 +215,7 @@ class TestErrors:
     ) -> None:
         page = filled.get(path)
         assert page.status_code == 404
-        assert says in page.text
+        assert says.lower() in page.text.lower()
         assert "All benchmarks</a>" in page.text
         problem = filled.get(path, headers={"Accept": "application/json"})
         assert problem.status_code == 404
@@ -311,3 +313,56 @@ class TestCharts:
 def test_json_never_holds_what_json_lacks(filled: TestClient) -> None:
     text = filled.get("/benchmarks/trivia.json").text
     assert json.loads(text, parse_constant=pytest.fail)["rows"]
+
+
+class TestShared:
+    def test_value_is_made_once_per_state(self) -> None:
+        made: list[int] = []
+        shared: Shared[int] = Shared(kept=2)
+
+        def make() -> int:
+            made.append(len(made))
+            return made[-1]
+
+        assert [shared.get("a", state, make) for state in (1, 1, 2, 2)] == [0, 0, 1, 1]
+
+    def test_longest_unused_name_goes_first(self) -> None:
+        shared: Shared[str] = Shared(kept=2)
+        for name in ("a", "b", "a", "c"):
+            shared.get(name, 1, lambda name=name: name)
+        assert shared.get("a", 1, lambda: "new") == "a"
+        assert shared.get("b", 1, lambda: "new") == "new"
+
+    def test_costly_value_rests(self, monkeypatch) -> None:
+        monkeypatch.setattr("agent.web._boards.COSTLY_S", 0.0)
+        monkeypatch.setattr("agent.web._boards.REST", 1e9)
+        shared: Shared[int] = Shared(kept=2)
+        assert shared.get("a", 1, lambda: sum(range(1000))) == shared.get("a", 2, lambda: 0)
+
+    def test_failure_is_not_kept(self) -> None:
+        shared: Shared[int] = Shared(kept=2)
+        with pytest.raises(ZeroDivisionError):
+            shared.get("a", 1, lambda: 1 // 0)
+        assert shared.get("a", 1, lambda: 3) == 3
+
+    def test_readers_get_the_value_before_while_one_makes_the_next(self) -> None:
+        shared: Shared[str] = Shared(kept=2)
+        shared.get("a", 1, lambda: "old")
+        seen: list[str] = []
+
+        def slow() -> str:
+            other = threading.Thread(target=lambda: seen.append(shared.get("a", 2, lambda: "other")))
+            other.start()
+            other.join()
+            return "new"
+
+        assert shared.get("a", 2, slow) == "new"
+        assert seen == ["old"]
+
+
+def test_content_that_a_reader_has_is_not_sent_again(filled: TestClient) -> None:
+    first = filled.get("/benchmarks/trivia.json")
+    again = filled.get("/benchmarks/trivia.json", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    plain = filled.get("/benchmarks/trivia.json", headers={"Accept-Encoding": "identity"})
+    assert plain.json()["rows"] == first.json()["rows"]

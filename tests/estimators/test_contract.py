@@ -25,9 +25,11 @@ QUICK: dict[str, dict[str, object]] = {
         "induced": 4,
         "layers": 1,
     },
+    "auto": {"candidates": ["linear-gaussian", "aggregate"]},
+    "corrected": {"base_params": {"dimensions": 2, "sweeps": 10}},
 }
 # A registered head that cannot stand alone is tested around this base.
-ARGUMENT: dict[str, str] = {}
+ARGUMENT: dict[str, str] = {"corrected": "mirt"}
 # Estimators that do not learn from other rows: nothing to expect of them beyond the observed.
 BLIND = {"aggregate"}
 

@@ -52,8 +52,9 @@ def test_upgrading_twice_changes_nothing(db: Database):
     db.check()
 
 
-def test_programs_that_upgrade_at_once_take_turns(empty_url: str):
-    databases = [Database(empty_url) for _ in range(4)]
+def test_programs_that_upgrade_at_once_take_turns(empty_db: Database):
+    url = empty_db.url.render_as_string(hide_password=False)
+    databases = [Database(url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda database: database.upgrade(), databases))
     databases[0].check()

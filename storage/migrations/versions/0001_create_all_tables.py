@@ -218,6 +218,7 @@ def upgrade() -> None:
         sa.Column("level", sa.Float(), nullable=False),
         sa.Column("max_prompts", sa.Integer(), nullable=True),
         sa.Column("until_width", sa.Float(), nullable=True),
+        sa.Column("until_confidence", sa.Float(), nullable=True),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
@@ -255,6 +256,7 @@ def upgrade() -> None:
         sa.Column("acquired", sa.Integer(), nullable=False),
         sa.Column("total", sa.Integer(), nullable=False),
         sa.Column("cost", sa.BigInteger(), nullable=False),
+        sa.Column("probability_best", sa.Float(), nullable=True),
         sa.Column("version_id", sa.Integer(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(

@@ -12,7 +12,7 @@ import pytest
 
 from agent.acquisition import build_state
 from agent.backtest import BacktestSettings, build_splits, replay, run_backtest
-from agent.backtest._metrics import estimate_metrics, rank_correlation
+from agent.backtest._metrics import estimate_metrics, normal_interval, rank_correlation
 from agent.backtest._splits import true_scores
 from assay.errors import BadInputError, UsageError
 from assay.matrix import ScoreMatrix
@@ -128,6 +128,16 @@ def _study(truth: Any, method: str, policy: Any, matrix: ScoreMatrix, total: int
     return order
 
 
+def test_conformal_intervals_replace_the_posteriors_own(tmp_path: Path) -> None:
+    folder = write_matrix(tmp_path / "large", n_models=80)
+    asked = settings(folder, seeds=1, policies=("uniform", "static-design"))
+    own = run_backtest(asked)["results"]
+    conformal = run_backtest(replace(asked, intervals="conformal"))["results"]
+    assert [entry["mae"] for entry in own] == [entry["mae"] for entry in conformal]
+    assert all(a["mean_width"] != b["mean_width"] for a, b in zip(own, conformal, strict=True))
+    assert all(entry["coverage"] > 0.7 for entry in conformal)
+
+
 def test_models_draw_their_own_prompts_under_one_seed(matrix: Path) -> None:
     split = build_splits(settings(matrix))[0]
     estimator = make_estimator("aggregate").fit(split.history)
@@ -229,7 +239,7 @@ def test_prompts_are_embedded_where_a_policy_looks_at_them(matrix: Path) -> None
 
 def test_metrics_on_known_numbers() -> None:
     mean, std = np.array([0.5, 0.6, 0.1]), np.array([0.1, 0.01, 0.1])
-    metrics = estimate_metrics(mean, std, np.array([0.6, 0.5, 0.1]))
+    metrics = estimate_metrics(mean, *normal_interval(mean, std), np.array([0.6, 0.5, 0.1]))
     assert metrics["mae"] == pytest.approx(0.2 / 3)
     assert metrics["rmse"] == pytest.approx(np.sqrt(0.02 / 3))
     assert metrics["bias"] == pytest.approx(0.0)

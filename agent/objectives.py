@@ -1,0 +1,147 @@
+"""What a study is after: how its rows are judged at each step, and when it has found out.
+
+estimate: each method's benchmark score, until the interval is narrow enough.
+best: the best of many methods, until one is probably enough the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from agent.intervals import estimate_rows
+from agent.situation import Situation
+from assay.errors import UsageError
+from assay.plugins import Registry
+from policies import Policy, SupportsRecommendation
+from storage.tables import Estimate
+
+__all__ = ["OBJECTIVES", "BestObjective", "EstimateObjective", "Objective", "simple_regret"]
+
+
+class Objective(Protocol):
+    """Judges a study's rows; keeps nothing between steps."""
+
+    default_policy: str | None
+
+    def check(self, policy: type[Policy], methods: int) -> None:
+        """Raise UsageError where the policy or the number of methods does not fit."""
+        ...
+
+    def judge(self, situation: Situation) -> list[Estimate]:
+        """One estimate per method; study, method and cost are left for the caller to fill in."""
+        ...
+
+    def reached(self, situation: Situation, rows: Sequence[Estimate]) -> str | None:
+        """Why the study has found out what it was after, or None."""
+        ...
+
+
+class EstimateObjective:
+    """A method's benchmark score, from acquired and predicted scores."""
+
+    default_policy: str | None = None  # the configured one
+
+    def check(self, policy: type[Policy], methods: int) -> None:
+        """See `Objective.check`."""
+        if methods != 1:
+            raise UsageError(
+                "a study of the objective 'estimate' has one method", "create one study per method"
+            )
+
+    def judge(self, situation: Situation) -> list[Estimate]:
+        """See `Objective.judge`."""
+        study = situation.study
+        return estimate_rows(situation.estimator, situation.state.scores, study.level, situation.intervals)
+
+    def reached(self, situation: Situation, rows: Sequence[Estimate]) -> str | None:
+        """See `Objective.reached`."""
+        wanted = situation.study.until_width
+        widest = max(row.high - row.low for row in rows)
+        if wanted is None or not situation.bought or widest > wanted:
+            return None
+        return f"interval width {widest:.4f} is within {wanted:g}"
+
+
+class BestObjective:
+    """The best of some methods, judged by the policy that chooses among them."""
+
+    default_policy: str | None = "ucb-e"
+
+    def check(self, policy: type[Policy], methods: int) -> None:
+        """See `Objective.check`."""
+        if methods < 2:
+            raise UsageError("the objective 'best' needs at least two methods", "name them with --methods")
+        if not issubclass_of_recommending(policy):
+            raise UsageError(
+                f"policy '{policy.name}' cannot say which method is the best",
+                "use ucb-e, ucb-e-lrf, top-two or another best-arm policy",
+            )
+
+    def judge(self, situation: Situation) -> list[Estimate]:
+        """See `Objective.judge`."""
+        assert isinstance(situation.policy, SupportsRecommendation)
+        believed = situation.policy.recommend(situation.state)
+        half = float(norm.ppf(0.5 + situation.study.level / 2)) * believed.std
+        known = (~np.isnan(situation.state.scores)).sum(axis=1)
+        kind = "predicted" if situation.policy.chooses_by_estimator else "sampling"
+        return [
+            Estimate(
+                study_id=0,
+                benchmark_id=0,
+                method_id=0,
+                step=0,
+                score=float(np.clip(believed.mean[i], 0, 1)),
+                std=float(believed.std[i]),
+                low=float(np.clip(believed.mean[i] - half[i], 0, 1)),
+                high=float(np.clip(believed.mean[i] + half[i], 0, 1)),
+                level=situation.study.level,
+                interval_kind=kind,
+                acquired=int(known[i]),
+                total=situation.columns.n_prompts,
+                probability_best=float(believed.probability_best[i]),
+            )
+            for i in range(len(situation.methods))
+        ]
+
+    def reached(self, situation: Situation, rows: Sequence[Estimate]) -> str | None:
+        """See `Objective.reached`."""
+        wanted = situation.study.until_confidence
+        best = max(range(len(rows)), key=lambda i: rows[i].probability_best or 0.0)
+        chance = rows[best].probability_best or 0.0
+        if wanted is None or not situation.bought or chance < wanted:
+            return None
+        return f"{situation.methods[best].name} is the best with probability {chance:.3f}"
+
+
+def issubclass_of_recommending(policy: type[Policy]) -> bool:
+    """Whether the policy's objects can recommend (a protocol with attributes cannot be asked of a class)."""
+    return callable(getattr(policy, "recommend", None))
+
+
+def simple_regret(mean: NDArray[np.float64], std: NDArray[np.float64]) -> float:
+    """Expected loss by choosing the row with the largest mean: E[max_i mu_i] - mu_best.
+
+    Args:
+        mean: (R,) means of independent normal scores.
+        std: (R,) their standard deviations.
+    """
+    spread = np.maximum(std, 1e-9)
+    points = np.linspace((mean - 8 * spread).max(), (mean + 8 * spread).max(), 4001)
+    below = norm.cdf((points[:, None] - mean) / spread).prod(axis=1)  # P(max <= point)
+    expected = points[-1] - np.trapezoid(below, points)
+    return float(max(expected - mean.max(), 0.0))
+
+
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    "objective",
+    "assay.objectives",
+    {
+        "best": "agent.objectives:BestObjective",
+        "estimate": "agent.objectives:EstimateObjective",
+    },
+)

@@ -1,0 +1,146 @@
+"""A study as it stands: read from the database in one snapshot, given out as arrays and plain rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlmodel import Session, func, select
+
+from agent.acquisition import build_state
+from agent.context import AgentContext
+from agent.costs import expected_costs, specs_of
+from assay.specs import ModelSpec
+from estimators import Estimator
+from estimators.intervals import ConformalIntervals
+from policies import Policy, PolicyState
+from storage import jobs, studies, versions
+from storage.matrices import BenchmarkColumns, load_rows
+from storage.tables import Benchmark, EstimatorVersion, Job, JobState, Method, Study
+
+__all__ = ["Situation", "read_situation"]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a step decides on. Shapes: R methods of the study, N prompts of the benchmark.
+
+    Attributes:
+        study: The study's row.
+        version: The estimator version it works with.
+        estimator: That version, fitted.
+        intervals: Factors learned for the way in which the policy chooses, where there are any.
+        policy: The study's policy, prepared.
+        methods: R methods.
+        specs: R model descriptions.
+        columns: The benchmark's columns.
+        state: What the policy may look at.
+        bought: Jobs that the study has made so far.
+    """
+
+    study: Study
+    version: EstimatorVersion
+    estimator: Estimator
+    intervals: ConformalIntervals | None
+    policy: Policy
+    methods: list[Method]
+    specs: list[ModelSpec]
+    columns: BenchmarkColumns
+    state: PolicyState
+    bought: int
+
+    @property
+    def study_id(self) -> int:
+        """The study's number."""
+        assert self.study.id is not None
+        return self.study.id
+
+    @property
+    def may_buy(self) -> int:
+        """How many cells the next step may ask for."""
+        if self.study.max_prompts is None:
+            return self.study.batch_size
+        return min(self.study.batch_size, self.study.max_prompts - self.bought)
+
+
+def read_situation(session: Session, context: AgentContext, study_id: int, version_id: int) -> Situation:
+    """Read the study.
+
+    Raises:
+        UnknownPriceError: A model's price is not known.
+        UsageError: The policy is unknown.
+    """
+    study = studies.find(session, study_id)
+    version = versions.find(session, version_id)
+    columns = context.columns(session, session.get_one(Benchmark, study.benchmark_id))
+    methods = studies.methods_of(session, study_id)
+    specs = specs_of(session, methods)
+    policy = context.policy(session, study, version)
+    estimator = context.estimator(session, version_id)
+    bought = _bought(session, study_id)
+    return Situation(
+        study=study,
+        version=version,
+        estimator=estimator,
+        intervals=_intervals(session, context, version_id, policy),
+        policy=policy,
+        methods=methods,
+        specs=specs,
+        columns=columns,
+        state=_state(session, context, study, columns, methods, specs, estimator, bought),
+        bought=bought,
+    )
+
+
+def _state(
+    session: Session,
+    context: AgentContext,
+    study: Study,
+    columns: BenchmarkColumns,
+    methods: list[Method],
+    specs: list[ModelSpec],
+    estimator: Estimator,
+    bought: int,
+) -> PolicyState:
+    pks = np.array([method.id for method in methods], dtype=np.int64)
+    scores = load_rows(session, columns, pks)
+    pending = _mask(columns, pks, jobs.open_cells(session, pks.tolist()))
+    known = int((~np.isnan(scores) | pending).sum())
+    return build_state(
+        scores,
+        seed=study.seed,
+        methods=[method.name for method in methods],
+        weights=columns.weights,
+        dataset_index=columns.dataset_index,
+        estimator=estimator,
+        total=0 if study.max_prompts is None else known + study.max_prompts - bought,
+        pending=pending,
+        available=~_mask(columns, pks, jobs.parked_cells(session, pks.tolist())),
+        cost=expected_costs(session, context, columns, specs),
+    )
+
+
+def _bought(session: Session, study_id: int) -> int:
+    query = select(func.count()).where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
+    return int(session.exec(query).one())
+
+
+def _mask(
+    columns: BenchmarkColumns, method_pks: NDArray[np.int64], cells: set[tuple[int, int, int]]
+) -> NDArray[np.bool_]:
+    """(R, N) True at the given (method, prompt, scorer) cells that belong to the benchmark."""
+    mask = np.zeros((len(method_pks), columns.n_prompts), dtype=bool)
+    row_of = {int(pk): i for i, pk in enumerate(method_pks)}
+    for method_pk, prompt_pk, scorer_pk in cells:
+        column = columns.position.get(prompt_pk)
+        if column is not None and columns.scorer_pks[columns.dataset_index[column]] == scorer_pk:
+            mask[row_of[method_pk], column] = True
+    return mask
+
+
+def _intervals(
+    session: Session, context: AgentContext, version_id: int, policy: Policy
+) -> ConformalIntervals | None:
+    known = context.intervals(session, version_id)
+    return known.get("variance-reduction" if policy.chooses_by_estimator else "random")

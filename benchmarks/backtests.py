@@ -1,0 +1,146 @@
+"""Run the project's own backtests and write their tables into docs/benchmarks.md.
+
+    python benchmarks/backtests.py [NAME ...] [--list]
+
+Each section is one `assay backtest` command, shown above its table; results go to
+benchmarks/results/NAME.json and an interrupted run goes on where it stopped. The data lies in ../shared/data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import update_section
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+OPENLLM = "--matrix ../shared/data/openllm"
+ALPACA = "--matrix ../shared/data/alpacaeval --weighting prompt --random-splits 10 --train-share 0.707"
+MMLUPRO = "--matrix ../shared/data/mmlupro --leave-one-out"
+STATIC = "uniform,stratified,cluster-embed,cluster-score,cluster-irt,static-design"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table.
+
+    Attributes:
+        title: Heading in docs/benchmarks.md.
+        arguments: Of `assay backtest`, without --out.
+        bound: Mean absolute error to stay within, at each budget, where there is one.
+    """
+
+    title: str
+    arguments: str
+    bound: tuple[float, ...] = ()
+
+
+SECTIONS = {
+    "evr": Section(
+        "Expected variance reduction on Open LLM, one at a time",
+        f"{OPENLLM} --policy expected-variance-reduction --estimator corrected:mirt",
+        (0.0165, 0.0115, 0.0083, 0.0053),
+    ),
+    "evr-batch": Section(
+        "Expected variance reduction on Open LLM, batches of 10",
+        f"{OPENLLM} --policy expected-variance-reduction --estimator corrected:mirt --batch 10",
+        (0.0200, 0.0120, 0.0085, 0.0058),
+    ),
+    "alpaca": Section(
+        "Static design on AlpacaEval, 10 random splits",
+        f"{ALPACA} --policy static-design --estimator linear-gaussian",
+        (0.0215, 0.0155, 0.0118, 0.0093),
+    ),
+    "openllm-policies": Section(
+        "All policies on Open LLM",
+        f"{OPENLLM} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
+        " --estimator mirt",
+    ),
+    "alpaca-policies": Section(
+        "All policies on AlpacaEval",
+        f"{ALPACA} --policy {STATIC},uncertainty,information-gain --estimator linear-gaussian --seeds 1",
+    ),
+    "mmlupro-policies": Section(
+        "Policies on MMLU-Pro, leaving one model out",
+        f"{MMLUPRO} --policy uniform,stratified,cluster-score,static-design --estimator linear-gaussian"
+        " --seeds 1",
+    ),
+    "families": Section(
+        "Held-out families on Open LLM",
+        f"{OPENLLM} --holdout-group family=MixtralForCausalLM,FalconForCausalLM,GPT2LMHeadModel"
+        " --policy stratified,static-design,expected-variance-reduction"
+        " --estimator aggregate,linear-gaussian,mirt --seeds 1",
+    ),
+}
+
+
+def table(results: Sequence[dict[str, Any]], bound: Sequence[float]) -> str:
+    """Error at each budget (mean, and range over the seeds), intervals and times, by policy and estimator."""
+    budgets = sorted({entry["budget"] for entry in results})
+    head = [f"MAE, K = {budget}" for budget in budgets]
+    last = f"K = {budgets[len(budgets) // 2]}"
+    head += [f"coverage, {last}", f"width, {last}", "fit s", "prepare s", "ms per decision"]
+    lines = ["| policy | estimator | " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * len(head)]
+    pairs = dict.fromkeys((entry["policy"], entry["estimator"]) for entry in results)
+    for policy, estimator in pairs:
+        mine = [e for e in results if (e["policy"], e["estimator"]) == (policy, estimator)]
+        cells = [_errors([e["mae"] for e in mine if e["budget"] == budget]) for budget in budgets]
+        middle = [e for e in mine if e["budget"] == budgets[len(budgets) // 2]]
+        for name, digits in (("coverage", 3), ("mean_width", 4)):
+            cells.append(f"{np.mean([e[name] for e in middle]):.{digits}f}")
+        times = ("fit_seconds", "prepare_seconds", "decision_ms")
+        cells += [f"{np.mean([e[name] for e in mine]):.2f}" for name in times]
+        lines.append(f"| {policy} | {estimator} | " + " | ".join(cells) + " |")
+    if bound:
+        cells = [f"{most:.4f}" for most in bound] + [""] * 5
+        lines.append("| at most | | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _errors(values: Sequence[float]) -> str:
+    mean = f"{np.mean(values):.4f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.4f} to {max(values):.4f})"
+
+
+def run(name: str, jobs: int) -> None:
+    """Run one section and write its table."""
+    section = SECTIONS[name]
+    RESULTS.mkdir(exist_ok=True)
+    out = RESULTS / f"{name}.json"
+    command = [sys.executable, "-m", "agent", "backtest", *shlex.split(section.arguments)]
+    subprocess.run([*command, "--jobs", str(jobs), "--out", str(out)], cwd=ROOT, check=True)
+    document = json.loads(out.read_text(encoding="utf-8"))
+    made = table(document["results"], section.bound)
+    seeds = ", ".join(str(seed) for seed in range(document["settings"]["seeds"]))
+    data = Path(document["settings"]["matrix"]).name
+    update_section(section.title, f"assay backtest {section.arguments}", made, data=data, seeds=seeds)
+    print(made)
+
+
+def main() -> None:
+    """Run the named sections, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", default=[], help="sections; default all")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--list", action="store_true")
+    given = parser.parse_args()
+    if given.list:
+        for name, section in SECTIONS.items():
+            print(f"{name}: assay backtest {section.arguments}")
+        return
+    for name in given.names or SECTIONS:
+        run(name, given.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""An estimator with a correction of its benchmark score, learned on held-out history rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.errors import BadInputError
+from assay.matrix import FloatArray, ScoreMatrix
+from estimators._base import (
+    Estimator,
+    Linearization,
+    Prediction,
+    ScoreEstimate,
+    SupportsLinearization,
+    SupportsPromptFeatures,
+    check_observed,
+)
+from estimators._designs import DESIGNS, simulate
+from estimators._folds import known_scores, row_folds
+from estimators._kernel_correction import KernelCorrection, fit_correction
+
+__all__ = ["CorrectedEstimator"]
+
+COUNTS = (10, 25, 50, 100, 200)
+WIDTH = 256
+FEWEST_ROWS = 20  # fewer history rows teach no correction
+FOLDS = 5
+
+
+class CorrectedEstimator(Estimator):
+    """`corrected:<base>`: the base's benchmark score plus what it tends to be off for rows like this one.
+
+    The base is fitted on four fifths of the history and acquires scores of the remaining rows as a study
+    would, five times over; kernel ridge regression learns from each imputed row (acquired scores where there
+    are any, predictions elsewhere) what the estimate was off. Without the cross-fitting the correction would
+    learn the errors of a model that has seen the answers, which are too small and of the wrong kind.
+
+    One correction is learned per way of acquiring and number of scores; in between they are interpolated. A
+    row takes those of the way under which its set of prompts is likelier. Errors are learned per unseen
+    weight and multiplied by it again, so that a complete row is never corrected. Predictions of single
+    prompts are the base's.
+
+    Args:
+        base: Name of the estimator to correct.
+        base_params: Its hyper-parameters.
+        designs: Ways of acquiring to learn from, of "random" and "variance-reduction"; None for both.
+        seed: Seed of folds and simulated acquisition; the base keeps its own.
+    """
+
+    name: ClassVar[str] = "corrected"
+
+    def __init__(
+        self,
+        *,
+        base: str = "mirt",
+        base_params: dict[str, Any] | None = None,
+        designs: list[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed=seed)
+        self.base = base
+        self.base_params = base_params
+        self.designs = designs
+
+    def params(self) -> dict[str, Any]:
+        """See `Estimator.params`."""
+        return {
+            "base": self.base,
+            "base_params": self.base_params,
+            "designs": self.designs,
+            "seed": self.seed,
+        }
+
+    def settled_params(self) -> dict[str, Any]:
+        """See `Estimator.settled_params`."""
+        return {**self.params(), "base_params": self.base_.settled_params()}
+
+    def _make_base(self, params: dict[str, Any] | None) -> Estimator:
+        from estimators import make_estimator
+
+        return make_estimator(self.base, **(params or {}))
+
+    def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
+        self.designs_ = list(DESIGNS) if self.designs is None else self.designs
+        if not self.designs_ or not set(self.designs_) <= set(DESIGNS):
+            raise BadInputError(f"designs must be some of {', '.join(DESIGNS)}, got {self.designs_}")
+        same = warm_start is not None and warm_start.base == self.base
+        self.base_: Estimator = self._make_base(self.base_params)
+        self.base_.fit(history, warm_start=warm_start.base_ if same and warm_start is not None else None)
+        n = history.n_prompts
+        self.counts_ = np.array([c for c in COUNTS if c <= n // 2] or [max(1, n // 2)])
+        rows = history.rows(np.flatnonzero(history.observed.any(axis=1)))
+        self._learn(rows)
+
+    def _learn(self, history: ScoreMatrix) -> None:
+        """Collect imputed rows and errors of held-out rows, then learn a correction per design and count."""
+        n = history.n_prompts
+        self.centre_: NDArray[np.float64] = np.zeros(n)
+        self.axes_: NDArray[np.float32] = np.zeros((n, 1), dtype=np.float32)
+        self.frequency_: NDArray[np.float64] = np.full((len(self.designs_), n), 1.0 / n)
+        self.corrections_: list[KernelCorrection] = []
+        if history.n_methods < FEWEST_ROWS:
+            return
+        cells = self._held_out(history)  # per design and count: imputed rows, errors, deviations
+        pooled = np.concatenate([imputed for imputed, _, _ in cells])
+        rng = np.random.default_rng(self.seed)
+        self._set_axes(pooled[np.sort(rng.permutation(len(pooled))[:2000])])
+        self.corrections_ = [
+            fit_correction(self._features(imputed), error, std, rng) for imputed, error, std in cells
+        ]
+
+    def _set_axes(self, imputed: NDArray[np.float64]) -> None:
+        """Principal axes of imputed rows; distances along them are distances without most of the noise."""
+        self.centre_ = imputed.mean(axis=0)
+        _, _, right = np.linalg.svd(imputed - self.centre_, full_matrices=False)
+        self.axes_ = np.ascontiguousarray(right[:WIDTH].T.astype(np.float32))
+
+    def _features(self, imputed: NDArray[np.float64]) -> NDArray[np.float32]:
+        return (imputed - self.centre_).astype(np.float32) @ self.axes_
+
+    def _held_out(self, history: ScoreMatrix) -> list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """For each design, then count: imputed rows (M, N), errors and deviations (M,) per unseen weight."""
+        cells: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in self.designs_ for _ in self.counts_]
+        picked = np.ones((len(self.designs_), history.n_prompts))
+        settled = self.base_.settled_params()
+        for train, test in row_folds(history.n_methods, self.seed, folds=FOLDS, every=True):
+            base = self._make_base(settled).fit(history.rows(train))
+            truth = history.values[test].astype(np.float64)
+            target = known_scores(truth, history.weights)
+            for d, design in enumerate(self.designs_):
+                rng = np.random.default_rng(self.seed)
+                for c, seen in enumerate(simulate(design, base, truth, self.counts_.tolist(), rng)):
+                    cells[d * len(self.counts_) + c].append(self._errors(base, seen, target))
+                picked[d] += (~np.isnan(seen)).sum(axis=0)
+        self.frequency_ = picked / picked.sum(axis=1, keepdims=True)
+        return [tuple(np.concatenate(column) for column in zip(*cell, strict=True)) for cell in cells]  # type: ignore[misc]
+
+    def _errors(
+        self, base: Estimator, seen: NDArray[np.float64], target: NDArray[np.float64]
+    ) -> tuple[NDArray[Any], ...]:
+        score = base.benchmark_score(seen)
+        unseen = np.maximum(np.isnan(seen) @ self.weights_, 1e-6)
+        return base.predict(seen).mean, (target - score.mean) / unseen, score.std / unseen
+
+    def predict(self, observed: FloatArray) -> Prediction:
+        """See `Estimator.predict`; the base's."""
+        observed = check_observed(self, observed)
+        return self.base_.predict(observed)
+
+    def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """See `Estimator.sample`; the base's, uncorrected."""
+        observed = check_observed(self, observed)
+        return self.base_.sample(observed, n, rng)
+
+    def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
+        """See `Estimator.benchmark_score`; corrected, the deviation scaled to held-out errors."""
+        observed = check_observed(self, observed)
+        score = self.base_.benchmark_score(observed)
+        if not self.corrections_:
+            return score
+        shift, scale = self._correction(observed)
+        unseen = np.isnan(observed) @ self.weights_
+        return ScoreEstimate(np.clip(score.mean + shift * unseen, 0.0, 1.0), score.std * scale)
+
+    def _correction(self, observed: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Correction per unseen weight and factor of the deviation, each (B,)."""
+        features = self._features(self.predict(observed).mean)
+        seen = ~np.isnan(observed)
+        design = (seen @ np.log(self.frequency_).T).argmax(axis=1)
+        shift, scale = np.zeros(len(observed)), np.ones(len(observed))
+        place = np.log1p(seen.sum(axis=1))
+        grid = np.log1p(np.concatenate([[0], self.counts_]))  # nothing to correct where nothing is seen
+        for i, correction in enumerate(self.corrections_):
+            d, c = divmod(i, len(self.counts_))
+            hat = np.interp(place, grid, np.eye(len(grid))[c + 1]) * (design == d)
+            rows = np.flatnonzero(hat)
+            shift[rows] += hat[rows] * correction(features[rows])
+            scale[rows] += hat[rows] * (correction.spread - 1.0)
+        return shift, scale
+
+    def linearize(self, observed: FloatArray) -> Linearization:
+        """See `SupportsLinearization`; the base's, which must support it."""
+        observed = check_observed(self, observed)
+        if not isinstance(self.base_, SupportsLinearization):
+            raise BadInputError(f"estimator '{self.base}' cannot be linearised", "correct another one")
+        return self.base_.linearize(observed)
+
+    def prompt_features(self) -> NDArray[np.float64]:
+        """See `SupportsPromptFeatures`; the base's, which must support it."""
+        if not isinstance(self.base_, SupportsPromptFeatures):
+            raise BadInputError(f"estimator '{self.base}' has no prompt features", "correct another one")
+        return self.base_.prompt_features()
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        learned = {
+            "counts": self.counts_,
+            "centre": self.centre_,
+            "axes": self.axes_,
+            "frequency": self.frequency_,
+        }
+        for i, correction in enumerate(self.corrections_):
+            learned[f"features.{i}"] = correction.features
+            learned[f"coefficients.{i}"] = correction.coefficients
+            learned[f"scale.{i}"] = np.array([correction.bandwidth, correction.spread])
+        return {**learned, **{f"base.{key}": value for key, value in self.base_._arrays().items()}}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self.counts_, self.centre_ = arrays["counts"], arrays["centre"]
+        self.axes_, self.frequency_ = arrays["axes"], arrays["frequency"]
+        self.corrections_ = []
+        while f"scale.{len(self.corrections_)}" in arrays:
+            i = len(self.corrections_)
+            bandwidth, spread = arrays[f"scale.{i}"].tolist()
+            self.corrections_.append(
+                KernelCorrection(arrays[f"features.{i}"], arrays[f"coefficients.{i}"], bandwidth, spread)
+            )
+        self.base_ = self._make_base(self.base_params)
+        restore_inside(self, self.base_, arrays, "base.")
+
+
+def restore_inside(outer: Estimator, inner: Estimator, arrays: dict[str, NDArray[Any]], prefix: str) -> None:
+    """Restore an estimator held by another from those of the outer's arrays that carry the prefix."""
+    inner.n_prompts_ = outer.n_prompts_
+    inner.weights_, inner.dataset_index_ = outer.weights_, outer.dataset_index_
+    inner._restore({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})

@@ -1,0 +1,88 @@
+"""Kernel ridge regression of what an estimator gets wrong, with its settings chosen by leaving one out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["KernelCorrection", "fit_correction"]
+
+Array = NDArray[Any]
+BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the median squared distance
+RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+CHOOSING_ROWS = 700
+
+
+@dataclass(frozen=True)
+class KernelCorrection:
+    """f(x) = sum_i coefficient_i exp(-|x - features_i|^2 / bandwidth).
+
+    Attributes:
+        features: (n, w) features of the history rows.
+        coefficients: (n,) all 0 where no setting predicted held-out residuals better than nothing.
+        bandwidth: Squared distance over which the kernel falls to 1 / e.
+        spread: Root mean square of corrected held-out residuals over the estimator's own deviations.
+    """
+
+    features: Array
+    coefficients: Array
+    bandwidth: float
+    spread: float
+
+    def __call__(self, features: Array) -> Array:
+        """(B,) corrections of B rows (B, w)."""
+        return np.asarray(_kernel(features, self.features, self.bandwidth) @ self.coefficients)
+
+
+def fit_correction(
+    features: Array, residual: Array, std: Array, rng: np.random.Generator
+) -> KernelCorrection:
+    """Learn residual (n,) from features (n, w).
+
+    Args:
+        features: One row per history method.
+        residual: Truth minus estimate, the estimate from an estimator that had not seen the row.
+        std: (n,) that estimator's standard deviation of the residual.
+        rng: Draws the rows that settings are chosen on, where there are many.
+    """
+    chosen = np.sort(rng.permutation(len(features))[:CHOOSING_ROWS])
+    part, target = features[chosen], residual[chosen]
+    best, ridge, bandwidth = target, np.inf, 1.0
+    for factor in BANDWIDTHS:
+        width = factor * _median_distance(part)
+        for candidate, left in _left_out(_kernel(part, part, width), target).items():
+            if (left**2).sum() < (best**2).sum():
+                best, ridge, bandwidth = left, candidate, width
+    spread = float(np.sqrt(np.mean((best / np.maximum(std[chosen], 1e-6)) ** 2)))
+    coefficients: Array = np.zeros(len(features))
+    if np.isfinite(ridge):
+        kernel = _kernel(features, features, bandwidth)
+        coefficients = np.linalg.solve(kernel + ridge * np.eye(len(kernel)), residual)
+    return KernelCorrection(features, coefficients, bandwidth, spread)
+
+
+def _left_out(kernel: Array, target: Array) -> dict[float, Array]:
+    """Residuals (n,) of each row predicted from the others, for each ridge."""
+    values, vectors = np.linalg.eigh(kernel)
+    along, squares = vectors.T @ target, vectors**2
+    return {
+        ridge: (vectors @ (along / (values + ridge))) / (squares @ (1.0 / (values + ridge)))
+        for ridge in RIDGES
+    }
+
+
+def _kernel(left: Array, right: Array, bandwidth: float) -> Array:
+    return np.asarray(np.exp(-_squared_distances(left, right) / bandwidth))
+
+
+def _squared_distances(left: Array, right: Array) -> Array:
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
+    return np.asarray(np.maximum(squares, 0.0))
+
+
+def _median_distance(features: Array) -> float:
+    return max(float(np.median(_squared_distances(features, features))), 1e-6)

@@ -1,0 +1,65 @@
+"""Conformal intervals of an estimator version: learned by cross-fitting, stored beside its artifact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from assay.errors import BadInputError
+from assay.matrix import ScoreMatrix
+from estimators import Estimator, SupportsLinearization, make_estimator
+from estimators.intervals import ConformalIntervals, calibrate, cross_fit
+
+__all__ = ["DESIGNS", "INTERVALS_FILE", "learn_intervals", "load_intervals", "save_intervals"]
+
+INTERVALS_FILE = "intervals.json"
+
+#: How prompts may come to be acquired: drawn at random, or chosen to narrow the interval.
+DESIGNS = ("random", "variance-reduction")
+
+COUNTS = (5, 10, 25, 50, 100, 200, 400)
+
+#: With fewer rows than this the quantiles of the usual levels do not exist.
+LEAST_ROWS = 40
+
+Intervals = dict[str, ConformalIntervals]
+
+
+def learn_intervals(estimator: Estimator, history: ScoreMatrix) -> Intervals:
+    """Factors per design, from rows estimated by fits without them; none where the history is too small.
+
+    Args:
+        estimator: The fitted version; its settled hyper-parameters are refitted on parts of the history.
+        history: (M, N) the rows that it learned from.
+    """
+    complete = history.observed.all(axis=1)
+    if complete.sum() < LEAST_ROWS or not estimator.affordable_to_refit:
+        return {}
+    rows = history.rows(np.flatnonzero(complete))
+    counts = [count for count in COUNTS if count < history.n_prompts]
+    designs = DESIGNS if isinstance(estimator, SupportsLinearization) else DESIGNS[:1]
+
+    def make() -> Estimator:
+        return make_estimator(estimator.name, **estimator.settled_params())
+
+    return {design: calibrate(cross_fit(make, rows, counts, design=design)) for design in designs}
+
+
+def save_intervals(intervals: Intervals, folder: Path) -> None:
+    """Write them into an artifact's folder."""
+    content = {design: factors.to_json() for design, factors in intervals.items()}
+    (folder / INTERVALS_FILE).write_text(json.dumps(content), encoding="utf-8")
+
+
+def load_intervals(folder: Path) -> Intervals:
+    """Read them back; empty where the version has none."""
+    path = folder / INTERVALS_FILE
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {design: ConformalIntervals.from_json(factors) for design, factors in content.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInputError(f"{path} cannot be read: {error}", "retrain the estimator") from None

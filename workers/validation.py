@@ -1,0 +1,83 @@
+"""Judging a fitted estimator on history rows that it has not learned from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.matrix import ScoreMatrix
+from estimators import Estimator
+
+__all__ = ["Validation", "hold_out", "validate"]
+
+#: With fewer rows than this nothing is held out: every row is needed to learn from.
+LEAST_ROWS = 20
+
+#: Shares of the prompts that the held-out rows are shown.
+SHOWN = (0.02, 0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How well held-out rows are predicted from a few of their scores.
+
+    Attributes:
+        rows: Number of held-out rows.
+        loss: Mean squared error of the scores that were not shown.
+        score_error: Mean absolute error of the benchmark score.
+    """
+
+    rows: int
+    loss: float
+    score_error: float
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able facts."""
+        return vars(self).copy()
+
+
+def hold_out(methods: Sequence[str], share: float) -> NDArray[np.bool_]:
+    """(M,) True for the rows that no version of an estimator ever learns from.
+
+    Chosen by a hash of the name, so that champion and challenger, fitted months apart, hold out the same
+    methods and can be compared on them.
+    """
+    if len(methods) < LEAST_ROWS or share <= 0:
+        return np.zeros(len(methods), dtype=bool)
+    place = np.array([_place(name) for name in methods])
+    held = place < share
+    if held.sum() < 2:  # a small history may have none below the share by chance
+        held = place <= np.sort(place)[1]
+    return held
+
+
+def validate(estimator: Estimator, held_out: ScoreMatrix, seed: int) -> Validation:
+    """Show a few scores of each held-out row, predict the rest, and compare.
+
+    Args:
+        estimator: Fitted without these rows.
+        held_out: (H, N) rows; missing scores are left out of the comparison.
+        seed: Which scores are shown; the same for every estimator that is compared.
+    """
+    rng = np.random.default_rng(seed)
+    truth = held_out.values.astype(np.float64)
+    order = np.where(np.isnan(truth), 2.0, rng.random(truth.shape)).argsort(axis=1).argsort(axis=1)
+    losses, errors = [], []
+    for share in SHOWN:
+        shown = np.where(order < max(1, round(share * held_out.n_prompts)), truth, np.nan)
+        prediction = estimator.predict(shown)
+        hidden = np.isnan(shown) & ~np.isnan(truth)
+        losses.append(np.square(prediction.mean - truth)[hidden].mean())
+        whole = np.where(np.isnan(truth), prediction.mean, truth) @ held_out.weights
+        errors.append(np.abs(estimator.benchmark_score(shown).mean - whole).mean())
+    return Validation(held_out.n_methods, float(np.mean(losses)), float(np.mean(errors)))
+
+
+def _place(name: str) -> float:
+    digest = hashlib.sha256(f"held-out:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
