@@ -39,6 +39,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, group: str, builtins: Mapping[str, str]) -> None:
         self.kind = kind
         self.group = group
+        self.builtins = tuple(builtins)
         self._targets = dict(builtins)
         self._loaded: dict[str, T] = {}
         self._discovered = False

@@ -5,6 +5,7 @@ Secrets (API keys, tokens, passwords) are never settings: specs name the environ
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import tempfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -28,7 +30,9 @@ LONGEST_SOCKET_PATH = 100
 class Settings(BaseSettings):
     """All settings, with their defaults; each can be given as `ASSAY_<NAME>` or in `assay.toml`."""
 
-    model_config = SettingsConfigDict(env_prefix="ASSAY_", toml_file="assay.toml", extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="ASSAY_", toml_file="assay.toml", extra="forbid", allow_inf_nan=False
+    )
 
     data_dir: Path = Field(default=Path(".assay"), description="Folder of database, broker and caches.")
     database_url: str = Field(default="", description="SQLAlchemy URL; empty = SQLite file in data_dir.")
@@ -41,10 +45,12 @@ class Settings(BaseSettings):
     estimator: str = Field(default="linear-gaussian", description="Estimator of studies that name none.")
     batch_size: int = Field(default=10, ge=1, description="Cells that a study buys per step.")
     max_prompts: int = Field(default=100, ge=1, description="Cells that an automatic study buys at most.")
-    max_usd: float = Field(default=1.0, ge=0, description="Cap of an automatic study, US dollars.")
-    until_width: float | None = Field(default=None, description="Stop once the interval is this narrow.")
+    max_usd: float = Field(default=1.0, ge=0, le=1e9, description="Cap of an automatic study, US dollars.")
+    until_width: float | None = Field(
+        default=None, gt=0, description="Stop once the interval is this narrow."
+    )
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of intervals.")
-    seed: int = Field(default=0, description="Seed of studies that name none.")
+    seed: int = Field(default=0, ge=0, description="Seed of studies that name none.")
 
     retrain_scores: int = Field(default=500, ge=0, description="New scores that start a retraining; 0 = off.")
     retrain_hours: float = Field(default=0.0, ge=0, description="Hours between retrainings; 0 = off.")
@@ -108,12 +114,27 @@ def load_settings() -> Settings:
     """Read the configuration.
 
     Raises:
-        UsageError: A setting is unknown or out of range; the message names it.
+        UsageError: A setting is unknown or out of range (the message names it), or assay.toml is broken.
     """
     try:
         return Settings()
     except ValidationError as error:
-        problem = error.errors()[0]
-        name = ".".join(str(part) for part in problem["loc"])
+        raise _explained(error) from None
+    except (OSError, ValueError, SettingsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"assay.toml cannot be read: {reason}", "mend it, or move it away to use the defaults"
+        ) from None
+
+
+def _explained(error: ValidationError) -> UsageError:
+    problem = error.errors()[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] != "extra_forbidden":
         hint = "set it in assay.toml or as ASSAY_" + name.upper()
-        raise UsageError(f"setting '{name}': {problem['msg']}", hint) from None
+        return UsageError(f"setting '{name}': {problem['msg']}", hint)
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    nearest = f", did you mean '{near[0]}'?" if near else ""
+    return UsageError(
+        f"unknown setting '{name}' in assay.toml{nearest}", f"known: {', '.join(Settings.model_fields)}"
+    )

@@ -35,12 +35,33 @@ class AssayGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except AssayError as error:
-            if ctx.params.get("debug"):
+            if _debug(ctx):
                 raise
-            errors.print(f"[red]error:[/red] {_plain(error.message)}", highlight=False, soft_wrap=True)
-            if error.hint:
-                errors.print(f"  {_plain(error.hint)}", highlight=False, soft_wrap=True)
+            _complain(error.message, error.hint)
             raise typer.Exit(error.exit_code) from None
+        except Exception as error:
+            if _debug(ctx) or _belongs_to_typer(error):
+                raise
+            message = " ".join(str(error).split())
+            _complain(
+                f"unexpected {type(error).__name__}: {message}", "see where with: assay --debug COMMAND"
+            )
+            raise typer.Exit(1) from None
+
+
+def _debug(ctx: typer.Context) -> bool:
+    return bool(ctx.find_root().params.get("debug"))
+
+
+def _belongs_to_typer(error: Exception) -> bool:
+    """Exits and wrong use are shown by typer itself."""
+    return isinstance(error, (typer.Exit, typer.Abort)) or hasattr(error, "exit_code")
+
+
+def _complain(message: str, hint: str) -> None:
+    errors.print(f"[red]error:[/red] {_plain(message)}", highlight=False, soft_wrap=True)
+    if hint:
+        errors.print(f"  {_plain(hint)}", highlight=False, soft_wrap=True)
 
 
 def _plain(text: str) -> str:

@@ -62,6 +62,8 @@ def backtest(
     """Replay policies and estimators on scores that are all known.
 
     An interrupted run with --out goes on where it stopped when the same command is given again.
+
+    Example: assay backtest --matrix ./openllm --policy uniform,stratified --budgets 50,100 --seeds 3
     """
     settings = BacktestSettings(
         matrix=str(matrix),
@@ -93,7 +95,8 @@ def backtest(
 def _run(settings: BacktestSettings, jobs: int, out: Path | None, *, quiet: bool) -> dict[str, Any]:
     work = None if out is None else out.with_name(out.name + ".work")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
         bar = progress.add_task("reading", total=None)
 
         def show(done: int, total: int, label: str) -> None:

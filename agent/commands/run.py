@@ -16,6 +16,7 @@ from agent.opening import open_context, open_database
 from agent.supervisor import Supervisor, embedded_children
 from agent.watchers import Watcher, model_folder, prompt_folder
 from assay.settings import Settings, load_settings
+from workers import broker
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +65,9 @@ def agent() -> None:
     Example: ASSAY_DATABASE_URL=postgresql://assay@db/assay ASSAY_BROKER_URL=redis://broker/0 assay agent
     """
     settings = load_settings()
-    Agent(open_context(settings), _watchers(settings)).run(_stop_on_signal())
+    context = open_context(settings)
+    broker.ping(settings.broker)  # a clear error now; once it runs, an agent outlives its broker
+    Agent(context, _watchers(settings)).run(_stop_on_signal())
 
 
 def _watchers(settings: Settings) -> list[Watcher]:
@@ -86,6 +89,7 @@ def worker(
     """
     settings = load_settings()
     open_database(settings).close()  # a clear error now, not one per task
+    broker.ping(settings.broker)
     from workers.app import app
 
     app.worker_main(

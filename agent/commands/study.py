@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated, Any
 
@@ -47,6 +48,20 @@ ESTIMATE_FIELDS = {
 }
 AT_REST = (StudyState.DONE, StudyState.PAUSED, StudyState.CANCELLED, StudyState.FAILED)
 
+#: More than anybody means, and small enough for the ledger's integers.
+MOST_USD = 1e9
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number that can be reached")
+    return value
+
+
+Usd = Annotated[
+    float | None, typer.Option(min=0, max=MOST_USD, callback=_finite, help="Hard cap, US dollars.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
@@ -65,14 +80,17 @@ def create(
     objective: Annotated[str, typer.Option(help="What is wanted: estimate or best.")] = "estimate",
     policy: Annotated[str | None, typer.Option(help="Acquisition policy.")] = None,
     estimator: Annotated[str | None, typer.Option(help="Estimator of what is not bought.")] = None,
-    max_usd: Annotated[float | None, typer.Option(min=0, help="Hard cap, US dollars.")] = None,
+    max_usd: Usd = None,
     max_prompts: Annotated[int | None, typer.Option(min=1, help="Stop after so many scores.")] = None,
-    until_width: Annotated[float | None, typer.Option(help="Stop once the interval is so narrow.")] = None,
+    until_width: Annotated[
+        float | None, typer.Option(min=0, callback=_finite, help="Stop once the interval is so narrow.")
+    ] = None,
     until_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Stop once one is so probably the best.")
+        float | None,
+        typer.Option(min=0, max=1, callback=_finite, help="Stop once one is so probably the best."),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Scores per step.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it until it is at rest.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -218,7 +236,9 @@ def pause(study_id: int) -> None:
 @group.command("resume")
 def resume(
     study_id: int,
-    max_usd: Annotated[float | None, typer.Option(min=0, help="New hard cap, US dollars.")] = None,
+    max_usd: Annotated[
+        float | None, typer.Option(min=0, max=MOST_USD, callback=_finite, help="New hard cap, US dollars.")
+    ] = None,
     max_prompts: Annotated[int | None, typer.Option(min=1, help="New greatest number of prompts.")] = None,
 ) -> None:
     """Go on with a paused or failed study, with a higher cap where it ran into one.
