@@ -144,6 +144,9 @@ class Estimator(ABC):
     #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
 
+    #: Whether the prompts' vectors are looked at (they are only made where they are).
+    uses_embeddings: ClassVar[bool] = False
+
     #: Whether refitting on parts of the history (cross-fitting) is a matter of seconds to minutes.
     affordable_to_refit: ClassVar[bool] = True
 
