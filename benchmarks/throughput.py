@@ -281,7 +281,9 @@ def main() -> None:
             data="generated 500 prompts; ../shared/data/openllm, train rows as history",
             seeds="1",
             notes=f"Targets: at least {TARGET_PER_S} scores/s; under {TARGET_MS:.0f} ms per step. The first"
-            " step of a study, which reads the benchmark's columns and the estimator's file, is left out.",
+            " step of a study, which reads the benchmark's columns and the estimator's file, is left out. Load"
+            f" average of the machine: {os.getloadavg()[0]:.1f} at the end; wall clock grows with it, processor"
+            " time hardly.",
         )
     sys.exit(0)
 
