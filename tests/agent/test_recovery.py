@@ -261,7 +261,7 @@ def test_an_unexpected_error_pauses_its_study_with_the_reason(
     def broken(*_: object) -> bool:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(advancing, "_choose", broken)
+    monkeypatch.setattr(advancing, "read_situation", broken)
     assert advance(world.agent, study_id)
     assert world.study_state(study_id) == (StudyState.PAUSED, "unexpected ZeroDivisionError: oops")
 
