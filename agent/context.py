@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,24 @@ from storage.database import Database
 from storage.matrices import BenchmarkColumns, load_columns, load_matrix
 from storage.tables import Benchmark, Dataset, EstimatorVersion, Prompt, Study
 from workers.calibration import load_intervals
+from workers.embedding import embed_prompts
 
 __all__ = ["AgentContext"]
+
+#: Retraining makes new versions without end, and an agent runs for months.
+MOST_KEPT = 32
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Recent(dict[K, V]):
+    """A cache that forgets its oldest entry when it is full."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > MOST_KEPT:
+            del self[next(iter(self))]
 
 
 @dataclass
@@ -42,11 +58,12 @@ class AgentContext:
     settings: Settings
     send_jobs: Callable[[Sequence[int], str], None]
     send_training: Callable[[int], None]
-    _columns: dict[int, BenchmarkColumns] = field(default_factory=dict)
-    _lengths: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict)
-    _estimators: dict[int, Estimator] = field(default_factory=dict)
-    _intervals: dict[int, dict[str, ConformalIntervals]] = field(default_factory=dict)
-    _policies: dict[tuple[str, str, int, int], Policy] = field(default_factory=dict)
+    _columns: _Recent[int, BenchmarkColumns] = field(default_factory=_Recent)
+    _lengths: _Recent[tuple[int, int], NDArray[np.int64]] = field(default_factory=_Recent)
+    _embeddings: _Recent[tuple[int, int], NDArray[np.float32]] = field(default_factory=_Recent)
+    _estimators: _Recent[int, Estimator] = field(default_factory=_Recent)
+    _intervals: _Recent[int, dict[str, ConformalIntervals]] = field(default_factory=_Recent)
+    _policies: _Recent[tuple[str, str, int, int], Policy] = field(default_factory=_Recent)
 
     def columns(self, session: Session, benchmark: Benchmark) -> BenchmarkColumns:
         """The benchmark's columns, read again when its prompts changed."""
@@ -68,6 +85,13 @@ class AgentContext:
             by_id: dict[Any, int] = dict(session.exec(query).all())
             self._lengths[key] = np.array([by_id[int(pk)] for pk in columns.prompt_pks], dtype=np.int64)
         return self._lengths[key]
+
+    def embeddings(self, columns: BenchmarkColumns) -> NDArray[np.float32]:
+        """(N, d) vectors of the benchmark's prompts."""
+        key = (columns.benchmark_id, columns.prompts_revision)
+        if key not in self._embeddings:
+            self._embeddings[key] = embed_prompts(self.database, columns, self.settings.encoder)
+        return self._embeddings[key]
 
     def estimator(self, session: Session, version_id: int) -> Estimator:
         """A fitted estimator by its version."""
@@ -99,7 +123,9 @@ class AgentContext:
             return  # nothing to compute, so the history need not be loaded
         assert version.id is not None
         benchmark = session.get_one(Benchmark, version.benchmark_id)
-        matrix = load_matrix(session, benchmark, self.settings.cache_dir).matrix
+        stored = load_matrix(session, benchmark, self.settings.cache_dir)
+        vectors = self.embeddings(stored.columns) if policy.uses_embeddings else None
+        matrix = replace(stored.matrix, embeddings=vectors)
         learned_from = set(version.history.get("methods", []))
         rows = np.flatnonzero([name in learned_from for name in matrix.method_ids])
         policy.prepare(matrix.rows(rows), self.estimator(session, version.id))

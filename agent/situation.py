@@ -88,7 +88,7 @@ def read_situation(session: Session, context: AgentContext, study_id: int, versi
         methods=methods,
         specs=specs,
         columns=columns,
-        state=_state(session, context, study, columns, methods, specs, estimator, bought),
+        state=_state(session, context, study, columns, methods, specs, estimator, bought, policy),
         bought=bought,
     )
 
@@ -102,6 +102,7 @@ def _state(
     specs: list[ModelSpec],
     estimator: Estimator,
     bought: int,
+    policy: Policy,
 ) -> PolicyState:
     pks = np.array([method.id for method in methods], dtype=np.int64)
     scores = load_rows(session, columns, pks)
@@ -118,6 +119,7 @@ def _state(
         pending=pending,
         available=~_mask(columns, pks, jobs.parked_cells(session, pks.tolist())),
         cost=expected_costs(session, context, columns, specs),
+        embeddings=context.embeddings(columns) if policy.uses_embeddings else None,
     )
 
 

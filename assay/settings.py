@@ -52,6 +52,7 @@ class Settings(BaseSettings):
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of intervals.")
     seed: int = Field(default=0, ge=0, description="Seed of studies that name none.")
 
+    encoder: str = Field(default="tfidf-svd", description="Encoder of prompts, for what looks at their text.")
     retrain_scores: int = Field(default=500, ge=0, description="New scores that start a retraining; 0 = off.")
     retrain_hours: float = Field(default=0.0, ge=0, description="Hours between retrainings; 0 = off.")
     validation_share: float = Field(

@@ -48,6 +48,7 @@ class ChaosPlan:
         latency_ms: Of each call.
         failure_rate: Share of tries that fail.
         patience_s: Longest time for the studies to end after the last kill.
+        agents: Agent processes, all on one database.
     """
 
     seed: int = 1
@@ -58,6 +59,7 @@ class ChaosPlan:
     latency_ms: float = 700.0
     failure_rate: float = 0.05
     patience_s: float = 240.0
+    agents: int = 1
 
 
 def chaos_settings(folder: Path, database_url: str) -> Settings:

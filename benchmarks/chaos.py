@@ -101,6 +101,9 @@ def _supervisor(settings: Settings, plan: ChaosPlan, port: int) -> Supervisor:
     endpoint += ["--port", str(port), "--latency-ms", str(plan.latency_ms)]
     endpoint += ["--failure-rate", str(plan.failure_rate)]
     children = embedded_children(settings, workers=2, web=False, port=0)
+    children += [
+        Child(f"agent-{i}", [sys.executable, "-m", "agent", "agent"]) for i in range(2, plan.agents + 1)
+    ]
     given = settings.model_dump(mode="json", exclude_none=True)
     environment = {f"ASSAY_{name.upper()}": str(value) for name, value in given.items()}
     return Supervisor(
@@ -128,10 +131,11 @@ def _wait_for_endpoint(port: int, supervisor: Supervisor) -> None:
 def _kill(supervisor: Supervisor, database: Database, plan: ChaosPlan) -> tuple[Counter[str], int]:
     """Kill the planned victims at the planned moments; returns who was killed and how many during work."""
     rng = np.random.default_rng([plan.seed, plan.kills])
+    victims = [*VICTIMS, *(f"agent-{i}" for i in range(2, plan.agents + 1))]
     killed: Counter[str] = Counter()
     under_way = 0
     for i, gap in enumerate(rng.uniform(*plan.gap_s, plan.kills)):
-        name = str(rng.choice(VICTIMS))
+        name = str(rng.choice(victims))
         _running(supervisor, name)  # the moment is drawn from when it runs, so that few die while starting
         _watch(supervisor, float(gap))
         victim = _running(supervisor, name)
@@ -270,9 +274,10 @@ def main() -> None:
     parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--agents", type=int, default=1, help="agent processes")
     parser.add_argument("--no-report", action="store_true", help="leave docs/benchmarks.md as it is")
     options = parser.parse_args()
-    plan = replace(ChaosPlan(), seed=options.seed, kills=options.kills)
+    plan = replace(ChaosPlan(), seed=options.seed, kills=options.kills, agents=options.agents)
     kinds = ["sqlite", "postgresql"] if options.database == "both" else [options.database]
     results = {kind: result for kind in kinds if (result := _measure(kind, plan)) is not None}
     if results and not options.no_report:

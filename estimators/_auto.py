@@ -28,6 +28,7 @@ __all__ = ["AutoEstimator"]
 
 CANDIDATES = ("linear-gaussian", "mirt")
 FEWEST_ROWS = 8  # with fewer history rows nothing can be compared
+GROWTH = 1.2  # a warm start keeps its choice until the history has grown by this factor
 CORRECTED_ROWS = 100  # from here on, the winner is tried with a correction too
 LARGEST_BUDGET = 100
 
@@ -40,7 +41,8 @@ class AutoEstimator(Estimator):
     continuous ranked probability score; it is the absolute error where the deviation is 0, and punishes false
     certainty). A candidate stays unless a later one is better beyond chance: by two standard errors of the
     rows' differences. From 100 rows on, the winner is compared with itself corrected (`corrected:<winner>`).
-    With many methods a logistic model wins, with few a linear one; it is measured, never assumed.
+    With many methods a logistic model wins, with few a linear one; it is measured, never assumed. A warm
+    start keeps its choice until the history has a fifth more methods.
 
     Attributes:
         reason_: Why the chosen one was chosen, in a sentence.
@@ -68,6 +70,8 @@ class AutoEstimator(Estimator):
         self.candidates = candidates
         self.budget = budget
         self.design = design
+        self.winner_: str = ""
+        self.reason_: str = ""
 
     def params(self) -> dict[str, Any]:
         """See `Estimator.params`."""
@@ -83,7 +87,11 @@ class AutoEstimator(Estimator):
         names = list(CANDIDATES) if self.candidates is None else self.candidates
         rows = history.rows(np.flatnonzero(history.observed.any(axis=1)))
         self.table_: list[dict[str, Any]] = []
-        if len(names) == 1 or rows.n_methods < FEWEST_ROWS:
+        self.chosen_on_ = rows.n_methods
+        if warm_start is not None and self._still_holds(warm_start, rows.n_methods):
+            winner, self.reason_, self.table_ = warm_start.winner_, warm_start.reason_, warm_start.table_
+            self.chosen_on_ = warm_start.chosen_on_
+        elif len(names) == 1 or rows.n_methods < FEWEST_ROWS:
             winner = names[0]
             self.reason_ = (
                 f"{winner}: too little to compare on ({rows.n_methods} methods, {len(names)} candidates)"
@@ -94,6 +102,10 @@ class AutoEstimator(Estimator):
         start = warm_start.chosen_ if same and warm_start is not None else None
         self.winner_ = winner
         self.chosen_: Estimator = _built(winner).fit(history, warm_start=start)
+
+    def _still_holds(self, earlier: Self, n_methods: int) -> bool:
+        """Whether an earlier choice was made with the same settings and on nearly as many methods."""
+        return earlier.params() == self.params() and n_methods < GROWTH * earlier.chosen_on_
 
     def _check(self) -> None:
         if self.design not in DESIGNS:
@@ -182,6 +194,7 @@ class AutoEstimator(Estimator):
             "params": self.chosen_.params(),
             "reason": self.reason_,
             "table": self.table_,
+            "chosen_on": self.chosen_on_,
         }
         text = np.frombuffer(json.dumps(description).encode(), dtype=np.uint8)
         return {"choice": text, **{f"chosen.{key}": value for key, value in self.chosen_._arrays().items()}}
@@ -189,7 +202,7 @@ class AutoEstimator(Estimator):
     def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         description = json.loads(arrays["choice"].tobytes())
         self.winner_, self.reason_ = description["winner"], description["reason"]
-        self.table_ = description["table"]
+        self.table_, self.chosen_on_ = description["table"], description["chosen_on"]
         self.chosen_ = _built(self.winner_, description["params"])
         restore_inside(self, self.chosen_, arrays, "chosen.")
 

@@ -124,7 +124,7 @@ class Estimator(ABC):
         Args:
             history: (M, N) scores, entries may be missing.
             warm_start: A fitted estimator of the same class to start from; rows, columns and scores may have
-                been added since. None starts afresh.
+                been added since, columns only behind those that it knows. None starts afresh.
 
         Raises:
             BadInputError: The history holds no score at all, or is not a valid matrix.
@@ -143,6 +143,9 @@ class Estimator(ABC):
 
     #: Whether `fit` refuses a history without any score.
     needs_history: ClassVar[bool] = True
+
+    #: Whether the prompts' vectors are looked at (they are only made where they are).
+    uses_embeddings: ClassVar[bool] = False
 
     #: Whether refitting on parts of the history (cross-fitting) is a matter of seconds to minutes.
     affordable_to_refit: ClassVar[bool] = True

@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 # -> for each count the (B, N) scores that have been seen, NaN elsewhere
 Design = Callable[[Estimator, Array, Sequence[int], np.random.Generator], Iterator[Array]]
 MOST_AT_ONCE = 10  # cells chosen between two looks at the answers
+BLOCK_CELLS = 2_000_000  # rows x prompts that are linearised at a time
 
 
 def random_design(
@@ -75,10 +76,23 @@ def _acquire(estimator: Estimator, observed: Array, truth: Array, step: int) -> 
     if line.loadings.ndim == 2 and available.all():  # answers do not matter: one choice serves all rows
         columns = _choose(line, estimator.weights_, np.isnan(observed[:1]), step)
     else:
-        line = estimator.linearize(observed)
-        columns = _choose(line, estimator.weights_, np.isnan(observed) & available, step)
+        columns = _choose_by_row(estimator, observed, available, step)
     rows = np.arange(len(observed))[:, None]
     observed[rows, columns] = truth[rows, columns]
+
+
+def _choose_by_row(
+    estimator: Estimator, observed: Array, available: NDArray[np.bool_], step: int
+) -> NDArray[np.intp]:
+    """(B, step) columns, each row by its own answers, in blocks of rows."""
+    assert isinstance(estimator, SupportsLinearization)
+    size = max(1, BLOCK_CELLS // observed.shape[1])
+    chosen = []
+    for i in range(0, len(observed), size):
+        block = observed[i : i + size]
+        open_cells = np.isnan(block) & available[i : i + size]
+        chosen.append(_choose(estimator.linearize(block), estimator.weights_, open_cells, step))
+    return np.concatenate(chosen)
 
 
 def _choose(

@@ -173,6 +173,4 @@ def _with_scores(values: FloatArray) -> NDArray[np.float64]:
 
 def _quadratic(loadings: FloatArray, covariance: FloatArray) -> NDArray[np.float64]:
     """(B, N) loading_j' covariance_b loading_j."""
-    product = loadings @ covariance  # (B, N, r)
-    quadratic: NDArray[np.float64] = np.einsum("bnr,nr->bn", product, loadings)
-    return quadratic
+    return np.stack([((loadings @ own) * loadings).sum(axis=1) for own in covariance])

@@ -11,7 +11,7 @@ sum_c U_c V_c' and sum_c (U_c V_c')^2 are matrix products as well.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = ["Factors", "LowRankEnsemble", "LowRankFit", "dropped_entries"]
 
 Sums = tuple[Any, Any]  # matrices of ones and of scores, csr_matrix or dense
 DENSE = 0.4  # share of observed entries from which dense products are faster
+TABLE = 16_000_000  # cells x members up to which the hash is kept
 CHUNK = 8_000_000  # entries x members looked at at once; bounds the memory on large histories
 
 
@@ -115,7 +116,7 @@ class LowRankEnsemble:
         ridge: Penalty on the distance of each factor from the mean factor of its side.
         sweeps: Most sweeps of the full fit.
         member_sweeps: Sweeps of the members from there.
-        tolerance: The full fit stops when no factor moved by more, relative to the largest.
+        tolerance: The full fit stops when no row's predicted mean moved by more in a sweep.
         seed: Of the dropped entries and of the start (ranks above 1).
     """
 
@@ -125,7 +126,7 @@ class LowRankEnsemble:
     ridge: float = 0.1
     sweeps: int = 30
     member_sweeps: int = 2
-    tolerance: float = 1e-3
+    tolerance: float = 2e-4
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -153,11 +154,12 @@ class LowRankEnsemble:
 
     def _full(self, cells: _Cells, start: Factors | None) -> Factors:
         rows, columns = self._start(cells, start)
+        level = np.full(len(rows), np.inf)
         for _ in range(self.sweeps):
-            before = rows
             columns = cells.solve_columns(rows, None, self.ridge)
             rows = cells.solve_rows(columns, None, self.ridge)
-            if np.abs(rows - before).max() <= self.tolerance * np.abs(rows).max():
+            before, level = level, rows[:, 0] @ columns[:, 0].mean(axis=0)
+            if np.abs(level - before).max() <= self.tolerance:
                 break
         return Factors(rows[:, 0], columns[:, 0])
 
@@ -180,9 +182,18 @@ class LowRankEnsemble:
         group = max(1, CHUNK // max(1, len(cells.values)))
         for first in range(0, self.members, group):
             index = np.arange(first, min(first + group, self.members))
-            dropped = dropped_entries(cells.rows, cells.columns, index, self.drop, self.seed)
+            dropped = self._dropped(cells, index)
             rows[:, index], columns[:, index] = self._members(cells, full, _Dropped.of(cells, dropped))
         return rows, columns
+
+    def _dropped(self, cells: _Cells, members: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """(e, C) what each member leaves out; small matrices are hashed once for all fits."""
+        m, n = cells.shape
+        if m * n * self.members > TABLE:
+            return dropped_entries(cells.rows, cells.columns, members, self.drop, self.seed)
+        table = _drop_table(m, n, self.members, self.drop, self.seed)
+        chosen: NDArray[np.bool_] = table.take(cells.rows * n + cells.columns, axis=0)
+        return chosen[:, members[0] : members[-1] + 1]
 
     def _members(
         self, cells: _Cells, full: Factors, dropped: _Dropped
@@ -371,6 +382,13 @@ def dropped_entries(
     wanted = members - 4 * words[0]
     below: NDArray[np.bool_] = bits[:, wanted] < round(drop * 65536)
     return below
+
+
+@lru_cache(maxsize=4)
+def _drop_table(m: int, n: int, members: int, drop: float, seed: int) -> NDArray[np.bool_]:
+    """(m * n, C) `dropped_entries` of a whole matrix."""
+    rows, columns = np.divmod(np.arange(m * n), n)
+    return dropped_entries(rows, columns, np.arange(members), drop, seed)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

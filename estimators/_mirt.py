@@ -50,7 +50,7 @@ class MirtEstimator(Estimator):
     name: ClassVar[str] = "mirt"
 
     def __init__(
-        self, *, dimensions: int | Literal["auto"] = "auto", sweeps: int = 40, seed: int = 0
+        self, *, dimensions: int | Literal["auto"] = "auto", sweeps: int = 60, seed: int = 0
     ) -> None:
         super().__init__(seed=seed)
         self.dimensions = dimensions

@@ -95,7 +95,8 @@ class ClusterScorePolicy(ClusterPolicy):
 class ClusterIrtPolicy(ClusterPolicy):
     """Clusters item parameters (loadings and intercept) of a logistic factor model of the history.
 
-    The model is the study's estimator where that is `mirt` or `corrected:mirt`, else one fitted to the history in `prepare`.
+    The model is the study's estimator where that is `mirt` or `corrected:mirt`, else one fitted to the
+    history in `prepare`.
     """
 
     name: ClassVar[str] = "cluster-irt"

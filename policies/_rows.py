@@ -12,7 +12,7 @@ from policies._base import PolicyState, Recommendation
 
 __all__ = ["RowMeans", "probability_best", "row_weights", "tied_best"]
 
-NODES = 1200  # quantiles, over all rows, that an integral is taken on
+NODES = 800  # quantiles, over all rows, that an integral is taken on
 NEGLIGIBLE = 1e-6
 TIE = 1e-12  # bounds closer than this are equal: sums in another order must not decide a tie
 

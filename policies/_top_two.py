@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -19,8 +18,9 @@ from policies._ucb_e import UcbEPolicy
 
 __all__ = ["TopTwoPolicy"]
 
-REMEMBERED = 4  # beliefs kept per row; each is a pure function of one row's scores
+LEAST_CHANCE = 1e-4  # rows less likely to be the best are no leaders
 LEAST_KNOWN = 8  # scores of a row before the history is judged on them
+MOST_JUDGED = 64  # scores of a row that it is judged on
 
 
 class TopTwoPolicy(Policy):
@@ -106,7 +106,10 @@ class TopTwoPolicy(Policy):
             return []
         weights = row_weights(state)
         beliefs = self._memory.beliefs(state.estimator, state.scores, weights)
-        return [belief.pending(waiting) for belief, waiting in zip(beliefs, state.pending, strict=True)]
+        waiting = state.pending.any(axis=1)
+        return [
+            belief.pending(state.pending[i]) if waiting[i] else belief for i, belief in enumerate(beliefs)
+        ]
 
 
 def _trusted(beliefs: list[_Belief]) -> bool:
@@ -125,7 +128,7 @@ def _draw_row(state: PolicyState, beliefs: list[_Belief], candidates: NDArray[np
     """The row to ask, and the probability with which it was drawn."""
     mean, std = _moments(beliefs)
     chance = probability_best(mean, std)
-    leaders = np.flatnonzero(chance > 1e-6)
+    leaders = np.flatnonzero(chance > LEAST_CHANCE)
     asked = _row_of_leader(leaders, mean, std, beliefs, candidates, state.cost)
     share = chance[leaders] / chance[leaders].sum()
     row = int(asked[state.rng.choice(len(leaders), p=share)])
@@ -247,36 +250,38 @@ def _evidence(estimator: SupportsLinearization, scores: NDArray[np.float64]) -> 
     known = np.flatnonzero(~np.isnan(scores))
     if len(known) < LEAST_KNOWN:
         return 0.0
+    known = known[:: -(-len(known) // MOST_JUDGED)]
     hidden, shown = known[1::2], known[::2]
-    partial = scores.copy()
-    partial[hidden] = np.nan
+    partial = np.full_like(scores, np.nan)
+    partial[shown] = scores[shown]
     predicted = estimator.linearize(partial[None]).mean[0, hidden]
     mean = (scores[shown].sum() + 0.5) / (len(shown) + 1.0)
     return float(((scores[hidden] - mean) ** 2).sum() - ((scores[hidden] - predicted) ** 2).sum())
 
 
 class _Memory:
-    """Beliefs by the scores that they follow from; a cache, not a state: it changes no answer."""
+    """The beliefs of the last state, to be kept for rows that have not changed.
+
+    A cache, not a state: a belief is a function of the estimator and its row's scores and weights alone.
+    """
 
     def __init__(self) -> None:
-        self._beliefs: OrderedDict[tuple[bytes, bytes], _Belief] = OrderedDict()
         self._estimator: Any = None
+        self._seen = np.empty((0, 0))
+        self._beliefs: list[_Belief] = []
 
     def beliefs(
         self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]
     ) -> list[_Belief]:
         """The belief of each of R rows, from scores and weights (R, N)."""
-        if estimator is not self._estimator:
-            self._beliefs.clear()
-            self._estimator = estimator
-        beliefs = [self._belief(estimator, *row) for row in zip(scores, weights, strict=True)]
-        while len(self._beliefs) > REMEMBERED * len(scores):
-            self._beliefs.popitem(last=False)
-        return beliefs
-
-    def _belief(self, estimator: Any, scores: NDArray[np.float64], weights: NDArray[np.float64]) -> _Belief:
-        key = (scores.tobytes(), weights.tobytes())
-        if key not in self._beliefs:
-            self._beliefs[key] = _Belief.of(estimator, scores, weights)
-        self._beliefs.move_to_end(key)
-        return self._beliefs[key]
+        seen = np.hstack([scores, weights])
+        if estimator is self._estimator and seen.shape == self._seen.shape:
+            same = (seen.view(np.int64) == self._seen.view(np.int64)).all(axis=1)  # bitwise, for NaN's sake
+        else:
+            same = np.zeros(len(seen), dtype=bool)
+        self._beliefs = [
+            self._beliefs[i] if same[i] else _Belief.of(estimator, scores[i], weights[i])
+            for i in range(len(seen))
+        ]
+        self._estimator, self._seen = estimator, seen
+        return self._beliefs

@@ -209,6 +209,8 @@ def _close(candidates: NDArray[np.bool_], completion: _Completion, chosen: Selec
 
 
 def _uniform_cells(state: PolicyState, n: int) -> Selection:
+    if n == 0:
+        return Selection.of(0, [])
     rows, columns = np.nonzero(state.candidates)
     left = len(rows)
     drawn = state.rng.permutation(left)[:n]

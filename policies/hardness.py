@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from assay.errors import BadInputError
 from policies._base import Recommendation
 
-__all__ = ["Advice", "advise", "best_exploration", "hardness", "success_bound"]
+__all__ = ["Advice", "advise", "best_exploration", "expected_regret", "hardness", "success_bound"]
 
 EASY = 10_000.0  # UCB-E won on the paper's sets up to 4,462, UCB-E-LRF on those from 66,284 on
 HARD = 30_000.0
@@ -51,6 +52,21 @@ def success_bound(h1: float, methods: int, cells: int) -> float:
 def best_exploration(h1: float, methods: int, cells: int) -> float:
     """The a of corollary 1: 25 / 36 (T - m) / H1."""
     return max(0.0, 25.0 / 36.0 * (cells - methods) / h1)
+
+
+def expected_regret(belief: Recommendation) -> float:
+    """How far the named row's score is expected to lie below the best one's: E[max] - mean of the named.
+
+    The rows' scores are taken as independent normal variables: E[max] = x0 + integral from x0 of
+    (1 - prod F_j(x)) dx, x0 being below all that the best row may score.
+    """
+    std = np.maximum(belief.std, 1e-9)
+    lowest = float((belief.mean - 8.0 * std).max())
+    points = belief.mean[:, None] + std[:, None] * np.linspace(-8.0, 8.0, 81)
+    grid = np.unique(np.append(points[points > lowest], lowest))
+    below = np.exp(np.log(np.maximum(ndtr((grid - belief.mean[:, None]) / std[:, None]), 1e-300)).sum(axis=0))
+    largest = lowest + float(np.trapezoid(1.0 - below, grid))
+    return max(0.0, largest - float(belief.mean[belief.best]))
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,15 @@ CACHE_FORMAT = 1
 
 @dataclass(frozen=True)
 class BenchmarkColumns:
-    """The columns of a benchmark's score matrix, in the fixed order (dataset, prompt).
+    """The columns of a benchmark's score matrix, in the order in which the prompts were added.
+
+    Prompts are never removed, so columns that are added later come last: what was learned of the first
+    columns stays true of them, and an estimator fitted before can be fitted on from there.
 
     Attributes:
         benchmark_id: The benchmark.
         prompts_revision: Which state of its prompts this is.
-        prompt_pks: (N,) primary keys of the prompts, ascending within each dataset.
+        prompt_pks: (N,) primary keys of the prompts, ascending.
         prompt_keys: N prompt ids as given, or all as "dataset/key" where two datasets share one.
         dataset_pks: (D,) primary keys of the datasets.
         scorer_pks: (D,) primary key of each dataset's scorer.
@@ -82,13 +85,14 @@ def load_columns(session: Session, benchmark: Benchmark) -> BenchmarkColumns:
     datasets = session.exec(
         select(Dataset).where(Dataset.benchmark_id == benchmark.id).order_by(col(Dataset.id))
     ).all()
-    pks, keys, index = [], [], []
-    for i, dataset in enumerate(datasets):
-        query = select(Prompt.id, Prompt.key).where(Prompt.dataset_id == dataset.id).order_by(col(Prompt.id))
-        for pk, key in session.exec(query).all():
-            pks.append(pk)
-            keys.append(key)
-            index.append(i)
+    place = {dataset.id: i for i, dataset in enumerate(datasets)}
+    query = (
+        select(Prompt.id, Prompt.key, Prompt.dataset_id)
+        .where(col(Prompt.dataset_id).in_(list(place)))
+        .order_by(col(Prompt.id))
+    )
+    found = session.exec(query).all()
+    pks, keys, index = [row[0] for row in found], [row[1] for row in found], [place[row[2]] for row in found]
     if not pks:
         raise BadInputError(
             f"benchmark '{benchmark.name}' has no prompts", "add some: assay benchmark add-prompts"

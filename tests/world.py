@@ -200,9 +200,9 @@ class World:
         with self.database.read() as session:
             return ledger.budgets_of(session, [("study", study_id)])[0]
 
-    def rows(self, table: Any) -> list[Any]:
+    def rows(self, table: Any, order: Any = None) -> list[Any]:
         with self.database.read() as session:
-            return list(session.exec(select(table).order_by(table.id)).all())
+            return list(session.exec(select(table).order_by(table.id if order is None else order)).all())
 
     def check_money(self) -> None:
         """What must hold of every budget at rest: nothing reserved, spent = sum of settled, within cap."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ import numpy as np
 
 from assay.errors import AssayError, StorageError
 from assay.matrix import ScoreMatrix
-from estimators import Estimator, load_estimator, make_estimator
+from estimators import ESTIMATORS, Estimator, load_estimator, make_estimator
 from storage import versions
 from storage.events import emit
-from storage.matrices import load_matrix
+from storage.matrices import StoredMatrix, load_matrix
 from storage.tables import Benchmark, EstimatorVersion, VersionState
 from workers.calibration import learn_intervals, save_intervals
+from workers.embedding import embed_prompts
 from workers.execution import WorkerContext
 from workers.validation import Validation, hold_out, validate
 
@@ -77,8 +78,9 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
     assert version.id is not None
     with context.database.read() as session:
         benchmark = session.get_one(Benchmark, version.benchmark_id)
-        history = history_of(load_matrix(session, benchmark, context.settings.cache_dir).matrix)
+        stored_matrix = load_matrix(session, benchmark, context.settings.cache_dir)
         revision = benchmark.revision
+    history = history_of(_with_vectors(context, version, stored_matrix))
     held = hold_out(history.method_ids, context.settings.validation_share)
     learned = history.rows(np.flatnonzero(~held))
     parent = _parent(context, version)
@@ -96,6 +98,14 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
         stored = _store(context, version, folder, about, verdict)
     context.wake()
     return stored
+
+
+def _with_vectors(context: WorkerContext, version: EstimatorVersion, stored: StoredMatrix) -> ScoreMatrix:
+    """The matrix, with prompt vectors where the estimator looks at them."""
+    if not ESTIMATORS.get(version.estimator).uses_embeddings:
+        return stored.matrix
+    vectors = embed_prompts(context.database, stored.columns, context.settings.encoder)
+    return replace(stored.matrix, embeddings=vectors)
 
 
 def _parent(context: WorkerContext, version: EstimatorVersion) -> Estimator | None:

@@ -39,6 +39,20 @@ def test_ranked_probability_score_matches_its_definition():
     assert ranked_probability_score(np.array([-0.25]), np.zeros(1))[0] == pytest.approx(0.25)
 
 
+def test_warm_start_keeps_its_choice_until_the_history_has_grown(monkeypatch):
+    history = planted("binary", rows=90)
+    first = make_estimator("auto", candidates=["aggregate", "linear-gaussian"]).fit(history.rows(range(60)))
+
+    def refuse(*_):
+        raise AssertionError("compared again")
+
+    monkeypatch.setattr(type(first), "_compare", refuse)
+    again = make_estimator("auto", **first.params()).fit(history.rows(range(70)), warm_start=first)
+    assert (again.winner_, again.reason_) == (first.winner_, first.reason_)
+    with pytest.raises(AssertionError, match="compared again"):
+        make_estimator("auto", **first.params()).fit(history, warm_start=first)
+
+
 def test_says_when_there_is_too_little_to_compare_on():
     estimator = make_estimator("auto").fit(planted("binary", rows=5))
     assert "too little to compare on" in estimator.reason_

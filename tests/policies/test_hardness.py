@@ -7,7 +7,7 @@ import pytest
 
 from assay.errors import BadInputError
 from policies import Recommendation
-from policies.hardness import advise, best_exploration, hardness, success_bound
+from policies.hardness import advise, best_exploration, expected_regret, hardness, success_bound
 
 
 def belief(*means: float) -> Recommendation:
@@ -53,3 +53,17 @@ def test_advice_follows_history_and_hardness(rows: int, known: Recommendation | 
 
 def test_history_that_the_estimator_cannot_use_is_no_reason_for_top_two() -> None:
     assert advise(history_rows=400, linearizes=False).policy == "ucb-e"
+
+
+@pytest.mark.parametrize("rows", [2, 30])
+def test_expected_regret_agrees_with_draws(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    mean, std = rng.normal(0.6, 0.05, rows), rng.uniform(0.0, 0.1, rows)
+    draws = mean + std * rng.standard_normal((200_000, rows))
+    opinion = Recommendation(mean, std, np.full(rows, 1.0 / rows))
+    truth = (draws.max(axis=1) - draws[:, opinion.best]).mean()
+    assert expected_regret(opinion) == pytest.approx(truth, abs=1e-3)
+
+
+def test_nothing_is_regretted_where_all_is_known() -> None:
+    assert expected_regret(belief(0.9, 0.5)) == pytest.approx(0.0, abs=1e-6)
