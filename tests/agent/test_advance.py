@@ -80,7 +80,7 @@ def test_stops_once_the_interval_is_narrow(world: World) -> None:
 def test_stops_where_nothing_is_left(world: World) -> None:
     study = world.add_study(world.add_model("m17"), max_prompts=None)
     world.settle()
-    assert world.study(study).reason == "every prompt is scored, pending or set aside"
+    assert world.study(study).reason == "nothing is left that would be worth buying"
     assert len(world.acquired()) == 36
 
 
@@ -256,7 +256,7 @@ def test_of_two_agents_at_once_one_takes_the_step(world: World, monkeypatch: pyt
     first, second = world.agent_context(), world.agent_context()
     advance(first, study)
     world.work()
-    read, overtaken = advance_module._read, []
+    read, overtaken = advance_module.read_situation, []
 
     def slow_read(*arguments: Any) -> Any:
         situation = read(*arguments)
@@ -265,7 +265,7 @@ def test_of_two_agents_at_once_one_takes_the_step(world: World, monkeypatch: pyt
             assert advance(second, study)
         return situation
 
-    monkeypatch.setattr(advance_module, "_read", slow_read)
+    monkeypatch.setattr(advance_module, "read_situation", slow_read)
     assert not advance(first, study)
     assert world.study(study).step == 1
     assert len(world.jobs()) == 5

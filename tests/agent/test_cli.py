@@ -199,6 +199,17 @@ def test_doctor_says_what_is_there(home: Path) -> None:
         assert f"{endpoint.url} answers" in ok("doctor")
 
 
+def test_plan_retrain_and_versions(filled: World) -> None:
+    filled.add_model("m17")
+    plan = ok_json("plan", "--benchmark", "trivia", "--model", "m17", "--budgets", "5,10")
+    assert [step["prompts"] for step in plan["m17"]] == [5, 10, 36]
+    assert "at most" in ok("plan", "--benchmark", "trivia", "--model", "m17")
+    assert ok_json("retrain", "trivia", "--estimator", "aggregate")["state"] == "wanted"
+    assert "version 1 of aggregate on trivia: wanted" in ok("retrain", "trivia", "--estimator", "aggregate")
+    assert [version["state"] for version in ok_json("estimators", "list")] == ["wanted"]
+    assert filled.jobs() == []
+
+
 def test_backtest(home: Path) -> None:
     write_matrix(home / "m")
     arguments = "backtest --matrix m --estimator aggregate --budgets 5 --seeds 1 --jobs 1"
@@ -304,6 +315,13 @@ WRONG_USE = [
     ("study pause 99", 2, "there is no study 99"),
     ("study resume 99", 2, "there is no study 99"),
     ("study cancel 99", 2, "there is no study 99"),
+    ("plan --benchmark triva --model m0", 2, "unknown benchmark 'triva'"),
+    ("plan --benchmark trivia --model nobody", 2, "unknown method 'nobody'"),
+    ("plan --benchmark trivia --model m0 --budgets many", 2, "whole numbers separated by commas"),
+    ("plan --benchmark trivia --model m0 --budgets 0", 2, "budgets start at 1 prompt"),
+    ("plan --benchmark trivia --model m0 --objective worst", 2, "unknown objective 'worst'"),
+    ("retrain triva", 2, "unknown benchmark 'triva'"),
+    ("retrain trivia --estimator aggregat", 2, "did you mean 'aggregate'?"),
     ("studdy list", 2, "No such command 'studdy'"),
     ("backtest --matrix absent", 2, "no matrix folder at absent"),
     ("backtest --matrix matrix --policy unifrom", 2, "did you mean 'uniform'?"),

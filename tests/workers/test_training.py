@@ -39,7 +39,7 @@ def test_a_fitted_version_is_stored_with_what_it_learned_from(world: World) -> N
     version_id = want(world)
     assert train_version(world.worker(), version_id)
     stored = version(world, version_id)
-    assert (stored.state, stored.attempts) == (VersionState.READY, 1)
+    assert (stored.state, stored.attempts) == (VersionState.CHAMPION, 1)
     assert stored.history["methods"] == [f"m{i}" for i in range(16)]
     assert stored.history["scores"] == 16 * 36
     with world.database.read() as session:
@@ -47,7 +47,7 @@ def test_a_fitted_version_is_stored_with_what_it_learned_from(world: World) -> N
     loaded = load_estimator(folder)
     assert loaded.name == "linear-gaussian"
     assert 0 < loaded.benchmark_score(np.full((1, 36), np.nan)).mean[0] < 1
-    assert [event.payload["version_id"] for event in world.events("estimator.ready")] == [version_id]
+    assert [event.payload["version_id"] for event in world.events("estimator.promoted")] == [version_id]
 
 
 def test_a_version_is_fitted_once(world: World) -> None:
@@ -121,7 +121,7 @@ def test_who_lost_the_lease_changes_nothing(
     found = version(world, version_id)
     assert (found.state, found.lease_owner) == (VersionState.TRAINING, "thief")
     assert artifacts(world) == []
-    assert world.events("estimator.ready") == world.events("estimator.failed") == []
+    assert world.events("estimator.promoted") == world.events("estimator.failed") == []
 
 
 def test_history_is_the_rows_with_at_least_half_of_the_weight_scored(world: World) -> None:
