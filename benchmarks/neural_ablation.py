@@ -220,7 +220,8 @@ def document(results: dict[str, Any]) -> None:
         + table(results),
         data="openllm, uniform random acquisition; test split above, training split only below",
         seeds="3 above, 1 or 2 below",
-        notes=f"Processor time on one thread: {seconds}; one row predicted (ms): {known.get('predict_cpu_ms')}.",
+        notes=f"Processor time on one thread: {seconds}; one row predicted, by K, in milliseconds:"
+        f" {known.get('predict_cpu_ms')}.",
     )
 
 
