@@ -6,6 +6,7 @@ The broker only carries wake-ups; whatever is lost with it is found again in the
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,8 +34,20 @@ def client(url: str, **options: Any) -> redis.Redis:
     return redis.Redis.from_url(url, **options)
 
 
-def ping(url: str) -> None:
-    """Raise BrokerError unless the broker answers."""
+def ping(url: str, patience_s: float = 0.0) -> None:
+    """Raise BrokerError unless the broker answers, at once or within `patience_s`."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            _ping(url)
+            return
+        except BrokerError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.2)
+
+
+def _ping(url: str) -> None:
     try:
         with client(url, socket_connect_timeout=2, socket_timeout=2) as connection:
             connection.ping()

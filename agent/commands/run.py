@@ -18,6 +18,9 @@ from agent.watchers import Watcher, model_folder, prompt_folder
 from assay.settings import Settings, load_settings
 from workers import broker
 
+#: How long an agent or worker that starts waits for a broker that is just restarting.
+START_PATIENCE_S = 5.0
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
@@ -66,7 +69,8 @@ def agent() -> None:
     """
     settings = load_settings()
     context = open_context(settings)
-    broker.ping(settings.broker)  # a clear error now; once it runs, an agent outlives its broker
+    # A clear error now, unless the broker is just restarting; once it runs, an agent outlives its broker.
+    broker.ping(settings.broker, START_PATIENCE_S)
     Agent(context, _watchers(settings)).run(_stop_on_signal())
 
 
@@ -89,7 +93,7 @@ def worker(
     """
     settings = load_settings()
     open_database(settings).close()  # a clear error now, not one per task
-    broker.ping(settings.broker)
+    broker.ping(settings.broker, START_PATIENCE_S)
     from workers.app import app
 
     app.worker_main(
