@@ -47,7 +47,8 @@ def advance(context: AgentContext, study_id: int) -> bool:
     """Take the study's next step, if it is time for one; True where something changed.
 
     A trouble that the user can mend (an unknown price, a policy that cannot work) pauses the study with the
-    reason, so that one study's trouble never stops the others.
+    reason, so that one study's trouble never stops the others. So does a step of which no call succeeded:
+    going on would only set the rest of the prompts aside.
 
     Raises:
         StorageError: The database is away or busy; that is no study's fault, and the step is tried again.
@@ -59,7 +60,12 @@ def advance(context: AgentContext, study_id: int) -> bool:
                 return False
             if jobs.count_open(session, study_id):
                 return False
+            failed = jobs.failed_step(session, study_id)
             ready = _ready_version(session, study)
+        if failed is not None:
+            count, reason = failed
+            mend = f"mend it, then: assay study resume {study_id}"
+            return _pause(context.database, study_id, f"all {count} calls of a step failed: {reason}; {mend}")
         if ready is None:
             return _want_version(context, study_id)
         return _step(context, study_id, ready)

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, func, insert, or_, update
 from sqlalchemy.engine import CursorResult
 from sqlmodel import Session, col, select
 
-from storage.tables import Job, JobState, utc_now
+from storage.tables import Job, JobState, LedgerEntry, LedgerState, utc_now
 
 __all__ = [
     "OPEN_STATES",
@@ -25,7 +25,9 @@ __all__ = [
     "count_finished",
     "count_open",
     "expired",
+    "failed_step",
     "finish",
+    "free_unpaid",
     "open_cells",
     "park",
     "parked_cells",
@@ -33,6 +35,9 @@ __all__ = [
     "requeue",
     "undispatched",
 ]
+
+#: So many failed calls in a step, and no other, stop the study.
+LEAST_FAILED = 3
 
 OPEN_STATES = (JobState.QUEUED, JobState.LEASED)
 
@@ -74,6 +79,43 @@ def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, 
         col(Job.method_id).in_(list(method_ids)), Job.state == JobState.PARKED
     )
     return {(m, p, s) for m, p, s in session.exec(query).all()}
+
+
+def failed_step(session: Session, study_id: int) -> tuple[int, str] | None:
+    """Where no call of the study's last step succeeded or was paid for: how many, and the reason of one.
+
+    One or two such calls among others say something of their prompts; a whole step, or the very first, says
+    something of the endpoint.
+    """
+    paid = select(LedgerEntry.job_id).where(LedgerEntry.state == LedgerState.SETTLED)
+    failed = (col(Job.state) == JobState.PARKED) & col(Job.id).not_in(paid)
+    query = (
+        select(Job.step, func.count(), func.sum(case((failed, 1), else_=0)), func.min(Job.reason))
+        .where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
+        .group_by(col(Job.step))
+        .order_by(col(Job.step).desc())
+    )
+    steps = session.exec(query).all()
+    if not steps or steps[0][1] != steps[0][2]:
+        return None
+    _, count, _, reason = steps[0]
+    return (int(count), str(reason)) if count >= LEAST_FAILED or len(steps) == 1 else None
+
+
+def free_unpaid(session: Session, study_id: int) -> int:
+    """Give up the study's parked jobs that cost nothing, so that their cells can be chosen again.
+
+    Cells whose call was paid for (refused, empty or cut-off answers) stay set aside: asking again would pay
+    again.
+    """
+    paid = select(LedgerEntry.job_id).where(LedgerEntry.state == LedgerState.SETTLED)
+    statement = (
+        update(Job)
+        .where(col(Job.study_id) == study_id, col(Job.state) == JobState.PARKED)
+        .where(col(Job.id).not_in(paid))
+        .values(state=JobState.CANCELLED)
+    )
+    return _update(session, statement).rowcount
 
 
 def add(session: Session, study_id: int, step: int, jobs: Sequence[NewJob]) -> list[int]:

@@ -26,7 +26,7 @@ from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
 from estimators import ESTIMATORS
 from policies import POLICIES
-from storage import catalog, estimates, ledger, studies
+from storage import catalog, estimates, jobs, ledger, studies
 from storage.database import Database
 from storage.studies import StudyRequest
 from storage.tables import Benchmark, Estimate, Job, JobState, Method, Study, StudyState
@@ -243,10 +243,13 @@ def resume(
 ) -> None:
     """Go on with a paused or failed study, with a higher cap where it ran into one.
 
+    Prompts whose calls failed without being paid for may be chosen again.
+
     Example: assay study resume 7 --max-usd 5
     """
     with database().begin() as session:
         study = studies.find(session, study_id)
+        jobs.free_unpaid(session, study_id)
         if max_usd is not None:
             ledger.set_cap(session, "study", study_id, "usd", round(max_usd * 1e6))
         if max_prompts is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlmodel import select
 
 from agent import advance as advance_module
 from agent.advance import advance
@@ -15,8 +16,8 @@ from agent.registration import add_prompt_file
 from assay.errors import BadInputError, StorageError
 from estimators._aggregate import AggregateEstimator
 from policies._uniform import UniformPolicy
-from storage import catalog, estimates, ledger, studies
-from storage.tables import Estimate, JobState, StudyState
+from storage import catalog, estimates, jobs, ledger, studies
+from storage.tables import Estimate, JobState, Model, StudyState
 from tests.world import World
 
 PRICED = {"per_call": 0.001}  # a call costs 1,000 micro-dollars at most and in fact
@@ -314,4 +315,31 @@ def test_retries_change_nothing_in_the_end(world: World) -> None:
     assert max(job.attempts for job in world.jobs()) > 1
     with world.database.read() as session:
         assert catalog.find_model(session, "m17").name == "m17"
+    world.check_money()
+
+
+# --- endpoints that are away -------------------------------------------------------------------------------
+
+
+def test_a_step_without_one_success_pauses_and_resuming_asks_again(world: World) -> None:
+    world.settings.max_attempts = 1
+    broken = world.add_model("m17", backend="replay", matrix=str(world.matrix), failure_rate=1.0)
+    study = world.add_study(broken, max_prompts=12)
+    world.settle()
+    paused = world.study(study)
+    assert paused.state == StudyState.PAUSED
+    assert "all 5 calls of a step failed: simulated failure" in paused.reason
+    assert [job.state for job in world.jobs(study)] == [JobState.PARKED] * 5
+    assert world.acquired() == []
+    world.check_money()
+    with world.database.begin() as session:
+        assert jobs.free_unpaid(session, study) == 5
+        studies.move(session, study, StudyState.RUNNING)
+    with world.database.begin() as session:
+        model = session.exec(select(Model).where(Model.name == "m17")).one()
+        model.spec = {**model.spec, "failure_rate": 0.0}  # the endpoint is back
+        session.add(model)
+    world.settle()
+    assert world.study(study).state == StudyState.DONE
+    assert len(world.acquired()) == 12
     world.check_money()
