@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, or_, update
+from sqlalchemy import ColumnElement, case, func, insert, or_, update
 from sqlalchemy.engine import CursorResult
 from sqlmodel import Session, col, select
 
