@@ -88,7 +88,7 @@ class BestObjective:
         believed = situation.policy.recommend(situation.state)
         half = float(norm.ppf(0.5 + situation.study.level / 2)) * believed.std
         known = (~np.isnan(situation.state.scores)).sum(axis=1)
-        kind = "predicted" if situation.policy.chooses_by_estimator else "sampling"
+        kind = "sampling" if situation.policy.design == "random" else "predicted"
         return [
             Estimate(
                 study_id=0,

@@ -97,8 +97,7 @@ def _widths(
     if rows is None:
         return [None] * len(budgets)
     policy.prepare(history, estimator)
-    design = "variance-reduction" if policy.chooses_by_estimator else "random"
-    factors = context.intervals(session, version.id).get(design)
+    factors = context.intervals(session, version.id).get(policy.design)
     widths: dict[int, float] = {}
     for budget, now in replay(rows, policy, estimator, budgets=list(budgets), batch=10):
         found = estimate_rows(estimator, now.observed, level, factors)

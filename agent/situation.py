@@ -145,4 +145,4 @@ def _intervals(
     session: Session, context: AgentContext, version_id: int, policy: Policy
 ) -> ConformalIntervals | None:
     known = context.intervals(session, version_id)
-    return known.get("variance-reduction" if policy.chooses_by_estimator else "random")
+    return known.get(policy.design)

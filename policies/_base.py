@@ -162,8 +162,6 @@ class Policy(ABC):
     Attributes:
         name: Registered kebab-case name.
         needs_estimator: Whether `state.estimator` must be given.
-        chooses_by_estimator: Whether what is chosen depends on the estimator's predictions, so that intervals
-            must be calibrated on rows acquired in that way.
         uses_total: Whether choices depend on `state.total`. Where they do not, a backtest reads every budget
             off one run; a policy that declares it wrongly is measured wrongly, so the default is True.
         design: The simulated design ("random" or "variance-reduction") under which conformal intervals for
@@ -173,7 +171,6 @@ class Policy(ABC):
 
     name: ClassVar[str]
     needs_estimator: ClassVar[bool] = False
-    chooses_by_estimator: ClassVar[bool] = False
     uses_total: ClassVar[bool] = True
     uses_embeddings: ClassVar[bool] = False
     design: ClassVar[str] = "random"

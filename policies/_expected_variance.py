@@ -31,7 +31,6 @@ class ExpectedVarianceReductionPolicy(Policy):
 
     name: ClassVar[str] = "expected-variance-reduction"
     needs_estimator: ClassVar[bool] = True
-    chooses_by_estimator: ClassVar[bool] = True
     uses_total: ClassVar[bool] = False
     design: ClassVar[str] = "variance-reduction"
 

@@ -45,7 +45,7 @@ class InformationGainPolicy(Policy):
 
     name: ClassVar[str] = "information-gain"
     needs_estimator: ClassVar[bool] = True
-    chooses_by_estimator: ClassVar[bool] = True
+    design: ClassVar[str] = "variance-reduction"
     uses_total: ClassVar[bool] = False
 
     def __init__(self, *, seed: int = 0, samples: int = 4, shortlist: int = 0) -> None:

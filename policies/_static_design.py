@@ -28,7 +28,6 @@ class StaticDesignPolicy(Policy):
     """
 
     name: ClassVar[str] = "static-design"
-    chooses_by_estimator: ClassVar[bool] = True  # not by it, but for the same end: informative prompts
     uses_total: ClassVar[bool] = False
     design: ClassVar[str] = "variance-reduction"
 

@@ -45,7 +45,7 @@ class TopTwoPolicy(Policy):
     """
 
     name: ClassVar[str] = "top-two"
-    chooses_by_estimator: ClassVar[bool] = True
+    design: ClassVar[str] = "variance-reduction"
     uses_total: ClassVar[bool] = False
 
     def __init__(self, *, confidence: float = 1.0, batch: int = 5, seed: int = 0) -> None:

@@ -23,7 +23,7 @@ class UncertaintyPolicy(Policy):
 
     name: ClassVar[str] = "uncertainty"
     needs_estimator: ClassVar[bool] = True
-    chooses_by_estimator: ClassVar[bool] = True
+    design: ClassVar[str] = "variance-reduction"
     uses_total: ClassVar[bool] = False
 
     def _select(self, state: PolicyState, n: int) -> Selection:
