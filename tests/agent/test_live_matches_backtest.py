@@ -43,7 +43,7 @@ class Site:
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.folder = folder
-        self.settings = Settings(data_dir=data, database_url="", broker_url="")
+        self.settings = Settings(data_dir=data, database_url="", broker_url="", validation_share=0.0)
         data.mkdir()
         self.database = Database(self.settings.database)
         self.database.create_or_check()
