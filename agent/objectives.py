@@ -88,7 +88,6 @@ class BestObjective:
         believed = situation.policy.recommend(situation.state)
         half = float(norm.ppf(0.5 + situation.study.level / 2)) * believed.std
         known = (~np.isnan(situation.state.scores)).sum(axis=1)
-        kind = "sampling" if situation.policy.design == "random" else "predicted"
         return [
             Estimate(
                 study_id=0,
@@ -100,7 +99,7 @@ class BestObjective:
                 low=float(np.clip(believed.mean[i] - half[i], 0, 1)),
                 high=float(np.clip(believed.mean[i] + half[i], 0, 1)),
                 level=situation.study.level,
-                interval_kind=kind,
+                interval_kind=believed.kind,
                 acquired=int(known[i]),
                 total=situation.columns.n_prompts,
                 probability_best=float(believed.probability_best[i]),

@@ -103,11 +103,13 @@ class Recommendation:
         mean: (R,) expected benchmark score of each row.
         std: (R,) standard deviation of the benchmark score.
         probability_best: (R,) probability that the row is the best, summing to 1.
+        kind: What the means rest on: "sampling" (known scores only) or "predicted" (a model fills the rest).
     """
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
     probability_best: NDArray[np.float64]
+    kind: str = "sampling"
 
     @property
     def best(self) -> int:

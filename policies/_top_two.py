@@ -73,7 +73,7 @@ class TopTwoPolicy(Policy):
         if not _trusted(beliefs):
             return self._fallback.recommend(state)
         mean, std = _moments(beliefs)
-        return Recommendation(mean, std, probability_best(mean, std))
+        return Recommendation(mean, std, probability_best(mean, std), "predicted")
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         if self.confidence < 1 and self.recommend(state).probability_best.max() >= self.confidence:

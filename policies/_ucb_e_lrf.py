@@ -56,7 +56,9 @@ class LrfPolicy(Policy):
             return RowMeans.of(state).recommendation()
         completion = _Completion.of(self.model, state)
         std = completion.row_std()
-        return Recommendation(completion.row_means, std, probability_best(completion.row_means, std))
+        return Recommendation(
+            completion.row_means, std, probability_best(completion.row_means, std), "predicted"
+        )
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         return _uniform_cells(state, n)
