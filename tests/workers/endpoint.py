@@ -94,12 +94,16 @@ def _answer(text: str) -> str:
     return text.removeprefix("say ")
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # the default of 5 refuses connections that come at once
+
+
 @contextmanager
 def serving() -> Iterator[Endpoint]:
     """Serve on a free port of this machine."""
     endpoint = Endpoint("")
     handler = type("Handler", (_Handler,), {"endpoint": endpoint})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _Server(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         endpoint.url = f"http://127.0.0.1:{server.server_port}/v1"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
