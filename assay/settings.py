@@ -41,7 +41,10 @@ class Settings(BaseSettings):
     watch_prompts: Path | None = Field(default=None, description="Folder of prompt files to watch.")
     watch_interval_s: float = Field(default=1.0, gt=0, description="Seconds between looks at the folders.")
 
-    policy: str = Field(default="stratified", description="Policy of studies that name none.")
+    policy: str = Field(
+        default="expected-variance-reduction",
+        description="Policy of studies that name none (stratified where the history is too short for it).",
+    )
     estimator: str = Field(default="linear-gaussian", description="Estimator of studies that name none.")
     batch_size: int = Field(default=10, ge=1, description="Cells that a study buys per step.")
     max_prompts: int = Field(default=100, ge=1, description="Cells that an automatic study buys at most.")

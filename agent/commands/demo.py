@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Working folder; emptied first.")] = Path(".assay/demo"),
-    seed: Annotated[int, typer.Option(help="Which simulated world.")] = 7,
+    seed: Annotated[int, typer.Option(help="Which simulated world.")] = 0,
     json_: JsonOption = False,
 ) -> None:
     """Build a small benchmark, register a new model, and let the agent evaluate it under a budget.
@@ -36,7 +36,7 @@ def demo(
         print_json({**asdict(result), "board": render.as_dict(result.board)})
         return
     console.print(
-        "[bold]Assay demo[/bold]: 40 known models, 360 prompts, one new model, a hard cap of $0.05\n"
+        "[bold]Assay demo[/bold]: 60 known models, 360 prompts, one new model, a hard cap of $0.05\n"
     )
     result = run_demo(folder.absolute(), _teller(), seed=seed)
     _print_board(result)

@@ -21,6 +21,7 @@ from agent.commands._shared import (
     say,
 )
 from agent.objectives import OBJECTIVES, simple_regret
+from agent.rules import default_choice
 from agent.text import dollars
 from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
@@ -103,12 +104,12 @@ def create(
     groups = _groups(objective, model or [], methods or [])
     settings = load_settings()
     aim = OBJECTIVES.get(objective)()
-    policy = policy or aim.default_policy or settings.policy
-    estimator = estimator or (
-        "aggregate" if objective == "best" and policy != "top-two" else settings.estimator
-    )
-    ESTIMATORS.get(estimator)
     opened = database()
+    with opened.read() as session:
+        defaults = default_choice(session, settings, catalog.find_benchmark(session, benchmark))
+    policy, estimator = policy or aim.default_policy or defaults[0], estimator or defaults[1]
+    POLICIES.get(policy)
+    ESTIMATORS.get(estimator)
     with opened.begin() as session:
         found = catalog.find_benchmark(session, benchmark)
         assert found.id is not None

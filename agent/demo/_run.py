@@ -82,7 +82,7 @@ class DemoResult:
     seconds: float
 
 
-def run_demo(folder: Path, tell: Callable[[Progress], None], *, seed: int = 7) -> DemoResult:
+def run_demo(folder: Path, tell: Callable[[Progress], None], *, seed: int = 0) -> DemoResult:
     """Run the demo in a folder, which is emptied first.
 
     Raises:
@@ -118,8 +118,6 @@ def _settings(folder: Path) -> Settings:
         max_prompts=MAX_PROMPTS,
         max_usd=CAP_USD,
         batch_size=10,
-        policy="stratified",
-        estimator="linear-gaussian",
     )
 
 
@@ -198,7 +196,7 @@ def _look(database: Database) -> tuple[Study | None, Progress]:
         if study is None or study.id is None:
             return None, Progress("waiting for the agent to see the file")
         if study.state == StudyState.WAITING:
-            return study, Progress("learning from the history of 40 models")
+            return study, Progress("learning from the history of 60 models")
         newest = next(iter(reversed(estimates.history(session, study.id))), None)
     if newest is None:
         return study, Progress("choosing the first prompts")

@@ -137,7 +137,7 @@ def load_answers(path: Path) -> dict[str, dict[str, str]]:
     return answers
 
 
-def make_world(rng: np.random.Generator, *, history: int = 40, per_dataset: int = 120) -> World:
+def make_world(rng: np.random.Generator, *, history: int = 60, per_dataset: int = 120) -> World:
     """Draw a world of `history` known models, one new one, and three datasets of `per_dataset` prompts."""
     questions = [
         *(_arithmetic(i, rng) for i in range(per_dataset)),
@@ -145,16 +145,16 @@ def make_world(rng: np.random.Generator, *, history: int = 40, per_dataset: int 
         *(_spelling(i, rng) for i in range(per_dataset)),
     ]
     dataset = np.repeat(np.arange(3), per_dataset)
-    ability = rng.normal(0.3, 1.2, (history + 1, 1)) + rng.normal(0.0, 0.6, (history + 1, 3))
+    ability = rng.normal(0.3, 1.2, (history + 1, 1)) + rng.normal(0.0, 0.5, (history + 1, 3))
     difficulty = rng.normal(0.0, 1.3, len(questions))
-    sharpness = rng.uniform(0.7, 2.0, len(questions))
+    sharpness = rng.uniform(1.5, 3.5, len(questions))
     chance = 1.0 / (1.0 + np.exp(-sharpness * (ability[:, dataset] - difficulty)))
     correct = rng.random(chance.shape) < chance
     names = tuple(f"{family}-{size}" for family in _FAMILIES for size in _SIZES)[:history]
     return World(tuple(questions), names, correct)
 
 
-_FAMILIES = ("heron", "osprey", "kestrel", "plover", "swift", "wren", "lapwing", "merlin")
+_FAMILIES = ("heron", "osprey", "kestrel", "plover", "swift", "wren", "lapwing", "merlin", "curlew", "dunlin")
 _SIZES = ("1b", "3b", "8b", "14b", "32b", "70b")
 
 
