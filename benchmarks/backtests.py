@@ -46,6 +46,26 @@ class Section:
 
 
 SECTIONS = {
+    "estimators": Section(
+        "Estimators on Open LLM, prompts drawn uniformly",
+        f"{OPENLLM} --policy uniform --estimator aggregate,ridge,linear-gaussian,mirt,gp-irt,low-rank"
+        " --intervals conformal",
+    ),
+    "estimators-alpaca": Section(
+        "Estimators on AlpacaEval, prompts drawn uniformly, 10 random splits",
+        f"{ALPACA} --policy uniform --estimator aggregate,ridge,linear-gaussian,mirt",
+        (0.0225, 0.0172, 0.0124, 0.0096),
+    ),
+    "auto-alpaca": Section(
+        "The estimator auto on AlpacaEval, 10 random splits",
+        f"{ALPACA} --policy uniform --estimator auto --seeds 1",
+        (0.0225, 0.0172, 0.0124, 0.0096),
+    ),
+    "neural": Section(
+        "Neural process on Open LLM, prompts drawn uniformly",
+        f"{OPENLLM} --policy uniform --estimator neural-process",
+        (0.0385, 0.0285, 0.0210, 0.0165),
+    ),
     "evr": Section(
         "Expected variance reduction on Open LLM, one at a time",
         f"{OPENLLM} --policy expected-variance-reduction --estimator corrected:mirt",

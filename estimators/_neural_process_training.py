@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from estimators._neural_process_losses import ScoreHead, kl_divergence, marginal_logit, quadrature
 from estimators._neural_process_network import ContextSet, Gaussian, Logits, NeuralProcessNetwork
 
-__all__ = ["Model", "Split", "Training", "gather_context", "log_marginal", "train"]
+__all__ = ["Model", "Split", "Training", "gather_context", "log_marginal", "train", "validation_loss"]
 
 NODES, NODE_WEIGHTS = quadrature(7)
 
@@ -166,11 +166,15 @@ def objective(
 
 @torch.no_grad()
 def validation_loss(model: Model, split: Split, settings: Training, seed: int) -> float:
-    """The mean objective over fixed draws from validation rows, without noise between calls."""
+    """The mean objective over fixed draws from validation rows, without noise between calls.
+
+    The ELBO is left out, as it is noisy; the predictive likelihood always counts, since with an objective of
+    the ELBO alone there would be nothing left to choose weights by.
+    """
     generator = torch.Generator().manual_seed(seed)
     total = 0.0
     draws = 16
-    quiet = Training(**{**vars(settings), "elbo": 0.0})
+    quiet = replace(settings, elbo=0.0, marginal=settings.marginal or 1.0)
     for _ in range(draws):
         draw = draw_batch(split, quiet, generator)
         total += float(objective(model, draw, split, quiet, generator))

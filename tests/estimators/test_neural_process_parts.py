@@ -16,7 +16,15 @@ from estimators._neural_process_factors import Factors, fit_factors, row_posteri
 from estimators._neural_process_layout import TOKENS, Layout, score_kinds
 from estimators._neural_process_losses import EDGE, ScoreHead, kl_divergence, marginal_logit, quadrature
 from estimators._neural_process_network import ContextSet, Gaussian, Logits, NeuralProcessNetwork, Shape
-from estimators._neural_process_training import Model, Split, Training, draw_batch, gather_context, train
+from estimators._neural_process_training import (
+    Model,
+    Split,
+    Training,
+    draw_batch,
+    gather_context,
+    train,
+    validation_loss,
+)
 from tests.estimators.matrices import planted
 
 N, L = 12, 3
@@ -257,6 +265,16 @@ class TestTraining:
         settings = Training(steps=50, batch=16, max_context=15, targets=15, rate=1e-2)
         before = train(model, held, held, Training(steps=1, rate=0.0, targets=15), 0)
         assert train(model, Split(split.values[30:], split.weights), held, settings, 0) < 0.93 * before
+
+    @pytest.mark.parametrize("parts", [{"elbo": 1.0, "marginal": 0.0, "score": 0.0}, {}])
+    def test_validation_tells_weights_apart_whatever_the_objective(self, parts):
+        split, net = self.split(), network(prompts=30)
+        model = Model(net, ScoreHead(30, [np.array([0.0, 1.0])] * 2))
+        settings = Training(steps=1, batch=8, max_context=10, targets=10, **parts)
+        before = validation_loss(model, split, settings, 0)
+        with torch.no_grad():
+            net.intercepts.add_(2.0)
+        assert validation_loss(model, split, settings, 0) > before + 0.05
 
 
 class TestLayout:
