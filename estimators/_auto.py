@@ -82,6 +82,10 @@ class AutoEstimator(Estimator):
             "seed": self.seed,
         }
 
+    def affordable_to_refit(self) -> bool:
+        """As for the estimator that was chosen."""
+        return self.chosen_.affordable_to_refit()
+
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         self._check()
         names = list(CANDIDATES) if self.candidates is None else self.candidates

@@ -118,6 +118,10 @@ class Estimator(ABC):
         """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
         return self.params()
 
+    def affordable_to_refit(self) -> bool:
+        """Whether refitting on five parts of the history (cross-fitting) is a matter of seconds."""
+        return True
+
     def fit(self, history: ScoreMatrix, *, warm_start: Self | None = None) -> Self:
         """Learn from the history rows.
 
@@ -146,9 +150,6 @@ class Estimator(ABC):
 
     #: Whether the prompts' vectors are looked at (they are only made where they are).
     uses_embeddings: ClassVar[bool] = False
-
-    #: Whether refitting on parts of the history (cross-fitting) is a matter of seconds to minutes.
-    affordable_to_refit: ClassVar[bool] = True
 
     #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
     interval_kind: ClassVar[str] = "predicted"

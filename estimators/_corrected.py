@@ -83,6 +83,10 @@ class CorrectedEstimator(Estimator):
 
         return make_estimator(self.base, **(params or {}))
 
+    def affordable_to_refit(self) -> bool:
+        """No: each fit cross-fits its base already."""
+        return False
+
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         self.designs_ = list(DESIGNS) if self.designs is None else self.designs
         if not self.designs_ or not set(self.designs_) <= set(DESIGNS):

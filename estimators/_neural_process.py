@@ -72,7 +72,6 @@ class NeuralProcessEstimator(Estimator):
     """
 
     name: ClassVar[str] = "neural-process"
-    affordable_to_refit: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -112,6 +111,10 @@ class NeuralProcessEstimator(Estimator):
             " factor_path elbo marginal score validation device seed"
         )
         return {key: getattr(self, key) for key in keys.split()}
+
+    def affordable_to_refit(self) -> bool:
+        """No: a fit takes minutes."""
+        return False
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         self._check_params()

@@ -23,7 +23,7 @@ from estimators._base import Estimator, ScoreEstimate
 from estimators._designs import simulate
 from estimators._folds import known_scores, row_folds
 
-__all__ = ["ConformalIntervals", "HeldOut", "calibrate", "cross_fit"]
+__all__ = ["ConformalIntervals", "HeldOut", "calibrate", "cross_fit", "rehearse"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 RANGES = (0.4, 0.6)  # edges of the ranges of estimated scores
@@ -198,14 +198,37 @@ def cross_fit(
         seed: Seed of folds and of random acquisition.
     """
     kept = history.rows(np.flatnonzero(history.observed.any(axis=1)))
-    parts = []
-    for train, test in row_folds(kept.n_methods, seed, folds=folds, every=True):
-        estimator = make().fit(kept.rows(train))
-        truth = kept.values[test].astype(np.float64)
-        wanted = sorted({min(count, kept.n_prompts) for count in counts})
-        rows = simulate(design, estimator, truth, wanted, np.random.default_rng(seed))
-        for count, observed in zip(wanted, rows, strict=True):
-            score = estimator.benchmark_score(observed)
-            true = known_scores(truth, history.weights)
-            parts.append((np.full(len(test), count), true, score.mean, score.std))
-    return HeldOut(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    parts = [
+        rehearse(make().fit(kept.rows(train)), kept.rows(test), counts, design=design, seed=seed)
+        for train, test in row_folds(kept.n_methods, seed, folds=folds, every=True)
+    ]
+    return HeldOut(
+        np.concatenate([part.count for part in parts]),
+        np.concatenate([part.truth for part in parts]),
+        np.concatenate([part.estimate for part in parts]),
+        np.concatenate([part.std for part in parts]),
+    )
+
+
+def rehearse(
+    estimator: Estimator, rows: ScoreMatrix, counts: Sequence[int], *, design: str = "random", seed: int = 0
+) -> HeldOut:
+    """Estimate rows that a fitted estimator has not learned from, after each number of acquisitions.
+
+    Args:
+        estimator: Fitted without these rows.
+        rows: (B, N) scores; a row with missing scores counts with the mean of those present.
+        counts: Numbers of acquired prompts.
+        design: How prompts are acquired: "random" or "variance-reduction".
+        seed: Seed of random acquisition.
+    """
+    truth = rows.values.astype(np.float64)
+    wanted = sorted({min(count, rows.n_prompts) for count in counts})
+    seen = simulate(design, estimator, truth, wanted, np.random.default_rng(seed))
+    scores = [estimator.benchmark_score(observed) for observed in seen]
+    return HeldOut(
+        np.repeat(np.array(wanted, dtype=np.intp), rows.n_methods),
+        np.tile(known_scores(truth, rows.weights), len(wanted)),
+        np.concatenate([score.mean for score in scores]),
+        np.concatenate([score.std for score in scores]),
+    )

@@ -1,4 +1,4 @@
-"""Conformal intervals of an estimator version: learned by cross-fitting, stored beside its artifact."""
+"""Conformal intervals of an estimator version: learned from rows it has not seen, kept in its artifact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from assay.errors import BadInputError
 from assay.matrix import ScoreMatrix
 from estimators import Estimator, SupportsLinearization, make_estimator
-from estimators.intervals import ConformalIntervals, calibrate, cross_fit
+from estimators.intervals import ConformalIntervals, calibrate, cross_fit, rehearse
 
 __all__ = ["DESIGNS", "INTERVALS_FILE", "learn_intervals", "load_intervals", "save_intervals"]
 
@@ -27,24 +27,39 @@ LEAST_ROWS = 40
 Intervals = dict[str, ConformalIntervals]
 
 
-def learn_intervals(estimator: Estimator, history: ScoreMatrix) -> Intervals:
-    """Factors per design, from rows estimated by fits without them; none where the history is too small.
+def learn_intervals(estimator: Estimator, learned: ScoreMatrix, held_out: ScoreMatrix) -> Intervals:
+    """Factors per design, from rows estimated by fits without them; none where there are too few.
+
+    Cheap estimators are refitted on parts of the history (cross-fitting), so that every row counts; dear ones
+    are rehearsed on the rows that were held out of their fit.
 
     Args:
-        estimator: The fitted version; its settled hyper-parameters are refitted on parts of the history.
-        history: (M, N) the rows that it learned from.
+        estimator: The fitted version.
+        learned: (M, N) the rows that it learned from.
+        held_out: (H, N) the rows that it did not learn from.
     """
-    complete = history.observed.all(axis=1)
-    if complete.sum() < LEAST_ROWS or not estimator.affordable_to_refit:
+    refit = estimator.affordable_to_refit()
+    rows = _complete(learned if refit else held_out)
+    if rows.n_methods < LEAST_ROWS:
         return {}
-    rows = history.rows(np.flatnonzero(complete))
-    counts = [count for count in COUNTS if count < history.n_prompts]
+    counts = [count for count in COUNTS if count < rows.n_prompts]
     designs = DESIGNS if isinstance(estimator, SupportsLinearization) else DESIGNS[:1]
 
     def make() -> Estimator:
         return make_estimator(estimator.name, **estimator.settled_params())
 
-    return {design: calibrate(cross_fit(make, rows, counts, design=design)) for design in designs}
+    return {
+        design: calibrate(
+            cross_fit(make, rows, counts, design=design)
+            if refit
+            else rehearse(estimator, rows, counts, design=design)
+        )
+        for design in designs
+    }
+
+
+def _complete(rows: ScoreMatrix) -> ScoreMatrix:
+    return rows.rows(np.flatnonzero(rows.observed.all(axis=1)))
 
 
 def save_intervals(intervals: Intervals, folder: Path) -> None:

@@ -85,7 +85,8 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
     learned = history.rows(np.flatnonzero(~held))
     parent = _parent(context, version)
     challenger = make_estimator(version.estimator, **version.params).fit(learned, warm_start=parent)
-    verdict = _judge(challenger, parent, history.rows(np.flatnonzero(held)))
+    unseen = history.rows(np.flatnonzero(held))
+    verdict = _judge(challenger, parent, unseen)
     about = {
         "methods": list(learned.method_ids),
         "scores": int(learned.observed.sum()),
@@ -94,7 +95,7 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         challenger.save(folder)
-        save_intervals(learn_intervals(challenger, learned), folder)
+        save_intervals(learn_intervals(challenger, learned, unseen), folder)
         stored = _store(context, version, folder, about, verdict)
     context.wake()
     return stored
