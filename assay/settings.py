@@ -45,7 +45,7 @@ class Settings(BaseSettings):
         default="expected-variance-reduction",
         description="Policy of studies that name none (stratified where the history is too short for it).",
     )
-    estimator: str = Field(default="linear-gaussian", description="Estimator of studies that name none.")
+    estimator: str = Field(default="auto", description="Estimator of studies that name none.")
     batch_size: int = Field(default=10, ge=1, description="Cells that a study buys per step.")
     max_prompts: int = Field(default=100, ge=1, description="Cells that an automatic study buys at most.")
     max_usd: float = Field(default=1.0, ge=0, le=1e9, description="Cap of an automatic study, US dollars.")

@@ -82,6 +82,10 @@ class AutoEstimator(Estimator):
             "seed": self.seed,
         }
 
+    def settled(self) -> Estimator:
+        """The estimator that was chosen, settled."""
+        return self.chosen_.settled()
+
     def affordable_to_refit(self) -> bool:
         """As for the estimator that was chosen."""
         return self.chosen_.affordable_to_refit()

@@ -118,6 +118,10 @@ class Estimator(ABC):
         """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
         return self.params()
 
+    def settled(self) -> Estimator:
+        """An unfitted estimator that fits as this one did, without choosing again what "auto" stands for."""
+        return type(self)(**self.settled_params())
+
     def affordable_to_refit(self) -> bool:
         """Whether refitting on five parts of the history (cross-fitting) is a matter of seconds."""
         return True

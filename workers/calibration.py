@@ -9,7 +9,7 @@ import numpy as np
 
 from assay.errors import BadInputError
 from assay.matrix import ScoreMatrix
-from estimators import Estimator, SupportsLinearization, make_estimator
+from estimators import Estimator, SupportsLinearization
 from estimators.intervals import ConformalIntervals, calibrate, cross_fit, rehearse
 
 __all__ = ["DESIGNS", "INTERVALS_FILE", "learn_intervals", "load_intervals", "save_intervals"]
@@ -45,12 +45,9 @@ def learn_intervals(estimator: Estimator, learned: ScoreMatrix, held_out: ScoreM
     counts = [count for count in COUNTS if count < rows.n_prompts]
     designs = DESIGNS if isinstance(estimator, SupportsLinearization) else DESIGNS[:1]
 
-    def make() -> Estimator:
-        return make_estimator(estimator.name, **estimator.settled_params())
-
     return {
         design: calibrate(
-            cross_fit(make, rows, counts, design=design)
+            cross_fit(estimator.settled, rows, counts, design=design)
             if refit
             else rehearse(estimator, rows, counts, design=design)
         )

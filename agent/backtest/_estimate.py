@@ -18,7 +18,7 @@ from agent.backtest._replay import replay
 from agent.backtest._settings import BacktestSettings
 from agent.backtest._splits import Split, true_scores
 from assay.errors import UsageError
-from estimators import Estimator, ScoreEstimate, make_estimator
+from estimators import Estimator, ScoreEstimate
 from estimators.intervals import ConformalIntervals, calibrate, cross_fit
 from policies import POLICIES, Policy, make_policy
 
@@ -94,10 +94,10 @@ class EstimateObjective:
 
 def _calibrate(task: Task, settings: BacktestSettings, split: Split, folder: Path) -> Record:
     """`task.policy` is the design's name."""
-    params = fitted(task, folder).settled_params()
+    known = fitted(task, folder)
     start = time.perf_counter()
     held_out = cross_fit(
-        lambda: make_estimator(task.estimator, **params),
+        known.settled,
         split.history,
         [int(budget) for budget in settings.budgets],
         design=task.policy,
