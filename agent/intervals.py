@@ -11,7 +11,7 @@ from estimators import Estimator, ScoreEstimate
 from estimators.intervals import ConformalIntervals
 from storage.tables import Estimate
 
-__all__ = ["bounds", "estimate_rows"]
+__all__ = ["bounds", "estimate_rows", "unplaced_estimate"]
 
 
 def estimate_rows(
@@ -33,22 +33,47 @@ def estimate_rows(
     low, high, kinds = bounds(estimator, result, known, level, conformal)
     complete = known == scores.shape[1]
     return [
-        Estimate(
-            study_id=0,
-            benchmark_id=0,
-            method_id=0,
-            step=0,
-            score=float(np.clip(result.mean[i], 0, 1)),
-            std=float(result.std[i]),
-            low=float(low[i]),
-            high=float(high[i]),
+        unplaced_estimate(
+            float(result.mean[i]),
+            float(result.std[i]),
+            (float(low[i]), float(high[i])),
             level=level,
-            interval_kind="complete" if complete[i] else kinds[i],
+            kind="complete" if complete[i] else kinds[i],
             acquired=int(known[i]),
             total=scores.shape[1],
         )
         for i in range(scores.shape[0])
     ]
+
+
+def unplaced_estimate(
+    mean: float,
+    std: float,
+    interval: tuple[float, float],
+    *,
+    level: float,
+    kind: str,
+    acquired: int,
+    total: int,
+    probability_best: float | None = None,
+) -> Estimate:
+    """An estimate whose study, method, step and cost are still to be filled in; all scores within [0, 1]."""
+    low, high = interval
+    return Estimate(
+        study_id=0,
+        benchmark_id=0,
+        method_id=0,
+        step=0,
+        score=float(np.clip(mean, 0, 1)),
+        std=std,
+        low=float(np.clip(low, 0, 1)),
+        high=float(np.clip(high, 0, 1)),
+        level=level,
+        interval_kind=kind,
+        acquired=acquired,
+        total=total,
+        probability_best=probability_best,
+    )
 
 
 def bounds(

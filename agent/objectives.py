@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
-from agent.intervals import estimate_rows
+from agent.intervals import estimate_rows, unplaced_estimate
 from agent.situation import Situation
 from assay.errors import UsageError
 from assay.plugins import Registry
 from policies import Policy, SupportsRecommendation
 from storage.tables import Estimate
 
-__all__ = ["OBJECTIVES", "BestObjective", "EstimateObjective", "Objective", "simple_regret"]
+__all__ = ["OBJECTIVES", "BestObjective", "EstimateObjective", "Objective"]
 
 
 class Objective(Protocol):
@@ -89,17 +88,12 @@ class BestObjective:
         half = float(norm.ppf(0.5 + situation.study.level / 2)) * believed.std
         known = (~np.isnan(situation.state.scores)).sum(axis=1)
         return [
-            Estimate(
-                study_id=0,
-                benchmark_id=0,
-                method_id=0,
-                step=0,
-                score=float(np.clip(believed.mean[i], 0, 1)),
-                std=float(believed.std[i]),
-                low=float(np.clip(believed.mean[i] - half[i], 0, 1)),
-                high=float(np.clip(believed.mean[i] + half[i], 0, 1)),
+            unplaced_estimate(
+                float(believed.mean[i]),
+                float(believed.std[i]),
+                (float(believed.mean[i] - half[i]), float(believed.mean[i] + half[i])),
                 level=situation.study.level,
-                interval_kind=believed.kind,
+                kind=believed.kind,
                 acquired=int(known[i]),
                 total=situation.columns.n_prompts,
                 probability_best=float(believed.probability_best[i]),
@@ -120,20 +114,6 @@ class BestObjective:
 def issubclass_of_recommending(policy: type[Policy]) -> bool:
     """Whether the policy's objects can recommend (a protocol with attributes cannot be asked of a class)."""
     return callable(getattr(policy, "recommend", None))
-
-
-def simple_regret(mean: NDArray[np.float64], std: NDArray[np.float64]) -> float:
-    """Expected loss by choosing the row with the largest mean: E[max_i mu_i] - mu_best.
-
-    Args:
-        mean: (R,) means of independent normal scores.
-        std: (R,) their standard deviations.
-    """
-    spread = np.maximum(std, 1e-9)
-    points = np.linspace((mean - 8 * spread).max(), (mean + 8 * spread).max(), 4001)
-    below = norm.cdf((points[:, None] - mean) / spread).prod(axis=1)  # P(max <= point)
-    expected = points[-1] - np.trapezoid(below, points)
-    return float(max(expected - mean.max(), 0.0))
 
 
 OBJECTIVES: Registry[type[Objective]] = Registry(

@@ -84,6 +84,12 @@ class Settings(BaseSettings):
         """Arguments win over the environment, the environment over `assay.toml`."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
+    def environment(self) -> dict[str, str]:
+        """These settings as the environment variables of a child process that works with the same ones."""
+        given = self.model_dump(mode="json", exclude_none=True)
+        variables = {f"ASSAY_{name.upper()}": str(value) for name, value in given.items()}
+        return {**variables, "ASSAY_DATA_DIR": str(self.data_dir.absolute())}
+
     @property
     def database(self) -> str:
         """The database's URL."""

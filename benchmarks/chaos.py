@@ -14,26 +14,24 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import psycopg
 
+from agent.demo._run import free_port
 from agent.supervisor import Child, Supervisor, embedded_children
 from assay.errors import AssayError
 from assay.settings import Settings
 from benchmarks._chaos_checks import BudgetSampler, Check, check_all
 from benchmarks._chaos_world import ChaosPlan, chaos_settings, fill
+from benchmarks.databases import KINDS, fresh_database
 from benchmarks.report import markdown_table, update_section
 from storage import studies
 from storage.database import Database
@@ -41,7 +39,6 @@ from storage.database import Database
 __all__ = ["ChaosResult", "main", "run_chaos"]
 
 VICTIMS = ("worker-1", "worker-2", "trainer", "agent", "broker")
-POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def run_chaos(folder: Path, database_url: str, plan: ChaosPlan) -> ChaosResult:
     settings = chaos_settings(folder, database_url)
     database = Database(settings.database)
     database.upgrade()
-    port = _free_port()
+    port = free_port()
     fill(database, folder, plan, port)
     supervisor = _supervisor(settings, plan, port)
     try:
@@ -104,17 +101,9 @@ def _supervisor(settings: Settings, plan: ChaosPlan, port: int) -> Supervisor:
     children += [
         Child(f"agent-{i}", [sys.executable, "-m", "agent", "agent"]) for i in range(2, plan.agents + 1)
     ]
-    given = settings.model_dump(mode="json", exclude_none=True)
-    environment = {f"ASSAY_{name.upper()}": str(value) for name, value in given.items()}
     return Supervisor(
-        [Child("endpoint", endpoint), *children], settings, {**environment, "OMP_NUM_THREADS": "1"}
+        [Child("endpoint", endpoint), *children], settings, {**settings.environment(), "OMP_NUM_THREADS": "1"}
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for_endpoint(port: int, supervisor: Supervisor) -> None:
@@ -194,30 +183,8 @@ def _tracebacks(logs: Path) -> dict[str, int]:
 # --- databases ---------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _database_url(kind: str) -> Iterator[str | None]:
-    """An empty database: a file in the run's folder ("" = the default), or one made on the server."""
-    if kind == "sqlite":
-        yield ""
-        return
-    server = os.environ.get("ASSAY_TEST_POSTGRES_URL", POSTGRES)
-    name = f"assay_chaos_{os.getpid()}"
-    try:
-        with psycopg.connect(server, autocommit=True, connect_timeout=5) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-    except psycopg.OperationalError as error:
-        print(f"PostgreSQL is left out, {server.rpartition('@')[2]} does not answer: {error}")
-        yield None
-        return
-    try:
-        yield f"{server.rpartition('/')[0]}/{name}"
-    finally:
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 def _measure(kind: str, plan: ChaosPlan) -> ChaosResult | None:
-    with _database_url(kind) as url:
+    with fresh_database(kind) as url:
         if url is None:
             return None
         folder = Path(tempfile.mkdtemp(prefix="assay-chaos-"))
@@ -271,14 +238,14 @@ def _killed(result: ChaosResult) -> str:
 def main() -> None:
     """Run, print, write docs/benchmarks.md; exit 1 where anything does not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
+    parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--agents", type=int, default=1, help="agent processes")
     parser.add_argument("--no-report", action="store_true", help="leave docs/benchmarks.md as it is")
     options = parser.parse_args()
     plan = replace(ChaosPlan(), seed=options.seed, kills=options.kills, agents=options.agents)
-    kinds = ["sqlite", "postgresql"] if options.database == "both" else [options.database]
+    kinds = list(KINDS) if options.database == "both" else [options.database]
     results = {kind: result for kind in kinds if (result := _measure(kind, plan)) is not None}
     if results and not options.no_report:
         _report(results, plan)

@@ -58,9 +58,8 @@ def run(policy: str, estimator: str, seed: int) -> list[object]:
         database.create_or_check()
         import_matrix_folder(database, Path(place) / "matrix", "contest", rows="train")
         study = _enter(database, Path(place) / "matrix", policy, estimator, seed)
-        environment = {"ASSAY_DATA_DIR": str(settings.data_dir)}
         children = embedded_children(settings, workers=2, web=False, port=1)
-        supervisor = Supervisor(children, settings, environment)
+        supervisor = Supervisor(children, settings, settings.environment())
         started = time.monotonic()
         try:
             supervisor.start()

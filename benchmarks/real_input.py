@@ -44,12 +44,8 @@ def evaluate(folder: MatrixFolder, models: list[str], settings: Settings) -> tup
         for name in models:
             spec = ModelSpec(name=name, backend="replay", matrix=str(folder.path.absolute()))
             catalog.add_model(session, spec)
-    environment = {
-        f"ASSAY_{name.upper()}": str(value)
-        for name, value in settings.model_dump(mode="json", exclude_none=True).items()
-    }
     children = embedded_children(settings, workers=2, web=False, port=settings.web_port)
-    supervisor = Supervisor(children, settings, environment)
+    supervisor = Supervisor(children, settings, settings.environment())
     started = time.monotonic()
     try:
         supervisor.start()

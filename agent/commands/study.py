@@ -20,13 +20,14 @@ from agent.commands._shared import (
     print_rows,
     say,
 )
-from agent.objectives import OBJECTIVES, simple_regret
+from agent.objectives import OBJECTIVES
 from agent.rules import default_choice
 from agent.text import dollars
 from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
 from estimators import ESTIMATORS
-from policies import POLICIES
+from policies import POLICIES, Recommendation
+from policies.hardness import expected_regret
 from storage import catalog, estimates, jobs, ledger, studies
 from storage.database import Database
 from storage.studies import StudyRequest
@@ -346,12 +347,15 @@ def _winner(study: Study, methods: list[Method], newest: dict[int, Estimate]) ->
     if study.objective != "best" or not rows:
         return {}
     name, best = max(rows, key=lambda row: row[1].score)
-    mean = np.array([estimate.score for _, estimate in rows])
-    std = np.array([estimate.std for _, estimate in rows])
+    belief = Recommendation(
+        mean=np.array([estimate.score for _, estimate in rows]),
+        std=np.array([estimate.std for _, estimate in rows]),
+        probability_best=np.array([estimate.probability_best or 0.0 for _, estimate in rows]),
+    )
     return {
         "winner": name,
         "probability_best": best.probability_best,
-        "simple_regret": simple_regret(mean, std),
+        "simple_regret": expected_regret(belief),
     }
 
 

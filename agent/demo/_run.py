@@ -95,7 +95,7 @@ def run_demo(folder: Path, tell: Callable[[Progress], None], *, seed: int = 0) -
     database = _fill(settings, world)
     with ExitStack() as stack:
         stack.callback(database.close)
-        port = _free_port()
+        port = free_port()
         supervisor = _supervisor(settings, world, port)
         stack.callback(supervisor.stop)
         tell(Progress("starting broker, agent, worker and a local endpoint"))
@@ -139,17 +139,11 @@ def _supervisor(settings: Settings, world: World, port: int) -> Supervisor:
     world.save_answers(answers)
     endpoint = [sys.executable, "-m", "agent.demo.endpoint", str(answers), "--port", str(port)]
     children = embedded_children(settings, workers=1, web=False, port=settings.web_port)
-    return Supervisor([Child("endpoint", endpoint), *children], settings, _environment(settings))
+    return Supervisor([Child("endpoint", endpoint), *children], settings, settings.environment())
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    """The settings as the children read them."""
-    given = settings.model_dump(mode="json", exclude_none=True)
-    names = {f"ASSAY_{name.upper()}": str(value) for name, value in given.items()}
-    return {**names, "ASSAY_DATA_DIR": str(settings.data_dir.absolute()), "OMP_NUM_THREADS": "2"}
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

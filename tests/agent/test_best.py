@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agent.commands.study import describe
-from agent.objectives import OBJECTIVES, simple_regret
+from agent.objectives import OBJECTIVES
 from assay.errors import UsageError
 from policies import POLICIES
 from storage import studies
@@ -107,10 +107,3 @@ def test_methods_join_and_leave_a_running_study(contest: World) -> None:
 def test_refuses_what_cannot_find_the_best(policy: str, count: int) -> None:
     with pytest.raises(UsageError):
         OBJECTIVES.get("best")().check(POLICIES.get(policy), count)
-
-
-def test_simple_regret_of_known_cases() -> None:
-    assert simple_regret(np.array([0.9, 0.1]), np.array([0.01, 0.01])) == pytest.approx(0.0, abs=1e-6)
-    # E max of two equal normals exceeds their mean by std / sqrt(pi).
-    equal = simple_regret(np.array([0.5, 0.5]), np.array([0.1, 0.1]))
-    assert equal == pytest.approx(0.1 / np.sqrt(np.pi), rel=1e-3)
