@@ -18,6 +18,17 @@ from storage.tables import Job
 from tests.world import World
 
 SEED, BATCH, BUDGET = 3, 5, 12
+POLICIES = (
+    "uniform",
+    "stratified",
+    "cluster-score",
+    "cluster-irt",
+    "combinatorial",
+    "static-design",
+    "uncertainty",
+    "information-gain",
+    "expected-variance-reduction",
+)
 
 
 def live(world: World, policy: str) -> tuple[list[int], tuple[float, float], Estimator]:
@@ -50,7 +61,7 @@ def backtest(folder: Path, policy_name: str) -> tuple[list[int], tuple[float, fl
     return at.order[row], (float(score.mean[0]), float(score.std[0])), estimator
 
 
-@pytest.mark.parametrize("policy", ["uniform", "stratified", "expected-variance-reduction"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_same_seed_same_cells_same_estimate(world: World, policy: str) -> None:
     (live_order, live_score, live_fit), (order, score, fit) = (
         live(world, policy),
