@@ -198,7 +198,7 @@ def list_(json_: JsonOption = False) -> None:
             s["state"],
             s["bought"],
             dollars(s["spent"]),
-            s["reason"],
+            "" if s["state"] == StudyState.DONE else s["reason"],
         )
         for s in shown
     ]
