@@ -118,7 +118,7 @@ def main() -> None:
     matrix, history = arms_and_history(options.matrix, options.arms, options.draw)
     path = options.out / f"best_{options.matrix.name}.json"
     stored = json.loads(path.read_text()) if path.exists() else {"settings": {}, "results": []}
-    stored["settings"] = {
+    stored["settings"] |= {
         "matrix": options.matrix.name,
         "methods": matrix.n_methods,
         "prompts": matrix.n_prompts,
