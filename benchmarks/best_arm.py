@@ -19,6 +19,7 @@ import numpy as np
 from agent.backtest.best import BestTruth, replay_best, save_best_plot
 from assay.matrix import ScoreMatrix
 from assay.matrix_folder import read_matrix_folder
+from benchmarks.report import update_section
 from estimators import Estimator, make_estimator
 from policies import SupportsRecommendation, make_policy
 from policies.hardness import hardness
@@ -145,6 +146,37 @@ def main() -> None:
         print(table(stored["results"], metric), end="\n\n")
     if options.plot is not None:
         save_best_plot(stored["results"], options.plot)
+    document(stored)
+
+
+SHOWN = {
+    "exact": "Share of runs that name the best method exactly",
+    "within_0_01": "Share of runs that name a method within .01 of the best",
+    "ndcg_10": "NDCG@10",
+    "algorithm_seconds": "CPU seconds of the algorithm for a run to that budget",
+}
+
+
+def document(stored: dict[str, Any]) -> None:
+    """Write the section of docs/benchmarks.md."""
+    settings = stored["settings"]
+    name = settings["matrix"]
+    runs = ", ".join(
+        f"{policy} {count}"
+        for policy, count in sorted({(entry["policy"], entry["seeds"]) for entry in stored["results"]})
+    )
+    tables = [
+        f"{title}, by share of the cells:\n\n{table(stored['results'], m)}" for m, title in SHOWN.items()
+    ]
+    update_section(
+        f"Finding the best of {settings['methods']} methods, {name}",
+        f"python -m benchmarks.best_arm --matrix ../shared/data/{name}",
+        "\n\n".join(tables),
+        data=f"{name}, {settings['methods']} methods x {settings['prompts']} prompts, row means, H1 = "
+        f"{settings['h1']:,.0f}; top-two with {settings.get('estimator', {}).get('name', 'no history')}",
+        seeds=f"runs per policy: {runs}",
+        notes=f"![precision against budget](images/best-{name}.png)\n\nPOLICY:N chooses in batches of N.",
+    )
 
 
 if __name__ == "__main__":

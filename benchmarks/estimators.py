@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from assay.matrix import ScoreMatrix
 from assay.matrix_folder import MatrixFolder, read_matrix_folder
+from benchmarks.report import markdown_table, update_section
 from estimators import Estimator, make_estimator
 from estimators._designs import simulate
 from estimators._folds import keep_at_random
@@ -27,15 +28,15 @@ from estimators.intervals import calibrate, cross_fit
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 BUDGETS = (50, 100, 200)
+MADE: list[str] = []
 Array = NDArray[Any]
 
 
 def table(title: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Print a Markdown table."""
-    head = list(head)
-    print(f"\n### {title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
-    for row in rows:
-        print(f"| {' | '.join(str(cell) for cell in row)} |", flush=True)
+    """Print a Markdown table, and keep it for the document."""
+    made = f"{title}:\n\n{markdown_table(list(head), rows)}"
+    print(f"\n{made}", flush=True)
+    MADE.append(made)
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -199,7 +200,16 @@ PARTS = {"speed": speed, "calibration": calibration, "intervals": intervals, "au
 def main(names: list[str]) -> None:
     """Run the named parts."""
     for name in names or ["speed", "calibration", "intervals", "auto"]:
+        MADE.clear()
         PARTS[name]()
+        update_section(
+            f"Estimators: {name}",
+            f"python -m benchmarks.estimators {name}",
+            "\n\n".join(MADE),
+            data="openllm" if name != "scale" else "semi-synthetic, drawn from ../shared/data/scale",
+            seeds="0",
+            notes="CPU seconds of one thread (OMP_NUM_THREADS=1)." if name in ("speed", "scale") else "",
+        )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from policies._ucb_e import UcbEPolicy
 __all__ = ["TopTwoPolicy"]
 
 LEAST_CHANCE = 1e-4  # rows less likely to be the best are no leaders
+DOUBT = 2.0  # standard errors by which a history must have failed before it is dropped
 LEAST_KNOWN = 8  # scores of a row before the history is judged on them
 MOST_JUDGED = 64  # scores of a row that it is judged on
 
@@ -113,8 +114,16 @@ class TopTwoPolicy(Policy):
 
 
 def _trusted(beliefs: list[_Belief]) -> bool:
-    """Whether there is a history, and it has not predicted the study's answers worse than row means do."""
-    return bool(beliefs) and sum(belief.evidence for belief in beliefs) >= 0.0
+    """Whether there is a history, and it has not predicted the study's answers worse than row means do.
+
+    Worse beyond chance: with few answers the comparison swings, and a history that is good for the study must
+    not be dropped and taken up again from step to step.
+    """
+    if not beliefs:
+        return False
+    total = sum(belief.evidence[0] for belief in beliefs)
+    spread = float(np.sqrt(sum(belief.evidence[1] for belief in beliefs)))
+    return total >= -DOUBT * spread
 
 
 def _moments(beliefs: list[_Belief]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -170,7 +179,8 @@ class _Belief:
         loadings: (N, D).
         covariance: (D, D) of u.
         noise: (N,) variance of e.
-        evidence: How much less the estimator erred on half of the known scores than the row's mean.
+        evidence: How much less the estimator erred on half of the known scores than the row's mean (squared
+            errors, summed), and the variance of that sum.
     """
 
     mean: float
@@ -179,7 +189,7 @@ class _Belief:
     loadings: NDArray[np.float64]
     covariance: NDArray[np.float64]
     noise: NDArray[np.float64]
-    evidence: float
+    evidence: tuple[float, float]
 
     @classmethod
     def of(
@@ -245,18 +255,19 @@ class _Belief:
         return np.array(columns, dtype=np.intp), np.array(gains), belief
 
 
-def _evidence(estimator: SupportsLinearization, scores: NDArray[np.float64]) -> float:
+def _evidence(estimator: SupportsLinearization, scores: NDArray[np.float64]) -> tuple[float, float]:
     """Squared error of the row's mean less that of the estimator, predicting every second known score."""
     known = np.flatnonzero(~np.isnan(scores))
     if len(known) < LEAST_KNOWN:
-        return 0.0
+        return 0.0, 0.0
     known = known[:: -(-len(known) // MOST_JUDGED)]
     hidden, shown = known[1::2], known[::2]
     partial = np.full_like(scores, np.nan)
     partial[shown] = scores[shown]
     predicted = estimator.linearize(partial[None]).mean[0, hidden]
     mean = (scores[shown].sum() + 0.5) / (len(shown) + 1.0)
-    return float(((scores[hidden] - mean) ** 2).sum() - ((scores[hidden] - predicted) ** 2).sum())
+    less = (scores[hidden] - mean) ** 2 - (scores[hidden] - predicted) ** 2
+    return float(less.sum()), float((less**2).sum())
 
 
 class _Memory:
