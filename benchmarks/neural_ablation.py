@@ -219,9 +219,10 @@ def document(results: dict[str, Any]) -> None:
         + "\n\nAblation on a held-out fifth of the training rows, one change at a time:\n\n"
         + table(results),
         data="openllm, uniform random acquisition; test split above, training split only below",
-        seeds="3 above, 1 or 2 below",
+        seeds="3 acquisition seeds above; below 2 in the rows @ 300 and 1 in the others; one training seed",
         notes=f"Processor time on one thread: {seconds}; one row predicted, by K, in milliseconds:"
-        f" {known.get('predict_cpu_ms')}.",
+        f" {known.get('predict_cpu_ms')}. In the ablation, rows @ 300 compare among themselves, the others"
+        " among themselves; differences of a few ten-thousandths are within what one seed can tell.",
     )
 
 
