@@ -82,6 +82,10 @@ class AutoEstimator(Estimator):
             "seed": self.seed,
         }
 
+    def findings(self) -> dict[str, Any]:
+        """The estimator that was chosen, why, and how all did."""
+        return {"chosen": self.winner_, "why": self.reason_, "candidates": self.table_}
+
     def settled(self) -> Estimator:
         """The estimator that was chosen, settled."""
         return self.chosen_.settled()

@@ -118,6 +118,10 @@ class Estimator(ABC):
         """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
         return self.params()
 
+    def findings(self) -> dict[str, Any]:
+        """What a fit found out that people may want to read (JSON-able), such as what was chosen and why."""
+        return {}
+
     def settled(self) -> Estimator:
         """An unfitted estimator that fits as this one did, without choosing again what "auto" stands for."""
         return type(self)(**self.settled_params())

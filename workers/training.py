@@ -91,6 +91,7 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
         "methods": list(learned.method_ids),
         "scores": int(learned.observed.sum()),
         "revision": revision,
+        "findings": challenger.findings(),
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

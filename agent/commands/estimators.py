@@ -116,7 +116,9 @@ def show(version_id: int, json_: JsonOption = False) -> None:
     if json_:
         print_json(shown)
         return
-    facts = [(key, value) for key, value in shown.items() if key != "validation"]
+    facts = [(key, value) for key, value in shown.items() if key not in ("validation", "findings")]
+    facts += [(key, value) for key, value in shown["findings"].items() if key != "candidates"]
+    facts += [(f"candidate {c['estimator']}", f"loss {c['loss']:.5f}") for c in _candidates(shown)]
     facts += [(f"validation: {key}", value) for key, value in shown["validation"].items()]
     print_rows("facts", ("", ""), facts, empty="")
 
@@ -159,6 +161,11 @@ def _crown(version_id: int, reason: str) -> None:
     say(f"version {version_id} is the champion now")
 
 
+def _candidates(shown: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = shown["findings"].get("candidates", [])
+    return found
+
+
 def _loss(shown: dict[str, Any]) -> str:
     loss = shown["validation"].get("loss")
     return "" if loss is None else f"{loss:.5f}"
@@ -176,6 +183,7 @@ def _shown(version: EstimatorVersion, benchmark: str) -> dict[str, Any]:
         "history_methods": len(version.history.get("methods", [])),
         "history_scores": version.history.get("scores", 0),
         "validation": version.validation,
+        "findings": version.history.get("findings", {}),
         "age": ago(version.trained_at, utc_now()),
         "trained_at": version.trained_at.isoformat() if version.trained_at else None,
     }

@@ -213,3 +213,19 @@ def check_versions(world: World) -> None:
             assert not judged or version.validation["loss"] > 0
         folder = versions.artifact_folder(session, champions[0].id or 0, world.settings.cache_dir)
     assert load_estimator(folder).n_prompts_ == 36
+
+
+# --- what people see ---------------------------------------------------------------------------------------
+
+
+def test_shows_what_auto_chose_and_why(history: World) -> None:
+    with history.database.begin() as session:
+        benchmark = catalog.find_benchmark(session, BENCHMARK)
+        version_id = int(versions.want(session, benchmark, "auto", {}).id or 0)
+    assert train_version(history.worker(), version_id)
+    env = {"ASSAY_DATA_DIR": str(history.settings.data_dir)}
+    shown = CliRunner().invoke(app, ["estimators", "show", str(version_id)], env=env)
+    assert shown.exit_code == 0
+    assert "chosen" in shown.stdout
+    assert "why" in shown.stdout
+    assert "candidate linear-gaussian" in shown.stdout
