@@ -10,15 +10,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from assay.errors import BadInputError
-from assay.matrix import FloatArray, ScoreMatrix
+from assay.matrix import ScoreMatrix
+from estimators._around import EstimatorAround
 from estimators._base import (
     Estimator,
-    Linearization,
-    Prediction,
-    ScoreEstimate,
-    SupportsLinearization,
-    SupportsPromptFeatures,
-    check_observed,
 )
 from estimators._corrected import restore_inside
 from estimators._designs import DESIGNS, simulate
@@ -33,7 +28,7 @@ CORRECTED_ROWS = 100  # from here on, the winner is tried with a correction too
 LARGEST_BUDGET = 100
 
 
-class AutoEstimator(Estimator):
+class AutoEstimator(EstimatorAround):
     """Chooses among estimators by nested cross-validation on the history, and keeps the table.
 
     Each candidate is fitted on a part of the history, hyper-parameters included; the other rows then acquire
@@ -172,33 +167,10 @@ class AutoEstimator(Estimator):
         )
         return loss
 
-    def predict(self, observed: FloatArray) -> Prediction:
-        """See `Estimator.predict`; the chosen one's."""
-        observed = check_observed(self, observed)
-        return self.chosen_.predict(observed)
-
-    def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """See `Estimator.sample`; the chosen one's."""
-        observed = check_observed(self, observed)
-        return self.chosen_.sample(observed, n, rng)
-
-    def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
-        """See `Estimator.benchmark_score`; the chosen one's."""
-        observed = check_observed(self, observed)
-        return self.chosen_.benchmark_score(observed)
-
-    def linearize(self, observed: FloatArray) -> Linearization:
-        """See `SupportsLinearization`; the chosen one's, which must support it (the default ones do)."""
-        observed = check_observed(self, observed)
-        if not isinstance(self.chosen_, SupportsLinearization):
-            raise BadInputError(f"the chosen estimator '{self.winner_}' cannot be linearised")
-        return self.chosen_.linearize(observed)
-
-    def prompt_features(self) -> NDArray[np.float64]:
-        """See `SupportsPromptFeatures`; the chosen one's, which must support it (the default ones do)."""
-        if not isinstance(self.chosen_, SupportsPromptFeatures):
-            raise BadInputError(f"the chosen estimator '{self.winner_}' has no prompt features")
-        return self.chosen_.prompt_features()
+    @property
+    def inner(self) -> Estimator:
+        """The estimator that was chosen."""
+        return self.chosen_
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         description = {

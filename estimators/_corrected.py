@@ -9,13 +9,10 @@ from numpy.typing import NDArray
 
 from assay.errors import BadInputError
 from assay.matrix import FloatArray, ScoreMatrix
+from estimators._around import EstimatorAround
 from estimators._base import (
     Estimator,
-    Linearization,
-    Prediction,
     ScoreEstimate,
-    SupportsLinearization,
-    SupportsPromptFeatures,
     check_observed,
 )
 from estimators._designs import DESIGNS, simulate
@@ -30,7 +27,7 @@ FEWEST_ROWS = 20  # fewer history rows teach no correction
 FOLDS = 5
 
 
-class CorrectedEstimator(Estimator):
+class CorrectedEstimator(EstimatorAround):
     """`corrected:<base>`: the base's benchmark score plus what it tends to be off for rows like this one.
 
     The base is fitted on four fifths of the history and acquires scores of the remaining rows as a study
@@ -149,15 +146,10 @@ class CorrectedEstimator(Estimator):
         unseen = np.maximum(np.isnan(seen) @ self.weights_, 1e-6)
         return base.predict(seen).mean, (target - score.mean) / unseen, score.std / unseen
 
-    def predict(self, observed: FloatArray) -> Prediction:
-        """See `Estimator.predict`; the base's."""
-        observed = check_observed(self, observed)
-        return self.base_.predict(observed)
-
-    def sample(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """See `Estimator.sample`; the base's, uncorrected."""
-        observed = check_observed(self, observed)
-        return self.base_.sample(observed, n, rng)
+    @property
+    def inner(self) -> Estimator:
+        """The estimator that is corrected; samples are its own, uncorrected."""
+        return self.base_
 
     def benchmark_score(self, observed: FloatArray) -> ScoreEstimate:
         """See `Estimator.benchmark_score`; corrected, the deviation scaled to held-out errors."""
@@ -184,19 +176,6 @@ class CorrectedEstimator(Estimator):
             shift[rows] += hat[rows] * correction(features[rows])
             scale[rows] += hat[rows] * (correction.spread - 1.0)
         return shift, scale
-
-    def linearize(self, observed: FloatArray) -> Linearization:
-        """See `SupportsLinearization`; the base's, which must support it."""
-        observed = check_observed(self, observed)
-        if not isinstance(self.base_, SupportsLinearization):
-            raise BadInputError(f"estimator '{self.base}' cannot be linearised", "correct another one")
-        return self.base_.linearize(observed)
-
-    def prompt_features(self) -> NDArray[np.float64]:
-        """See `SupportsPromptFeatures`; the base's, which must support it."""
-        if not isinstance(self.base_, SupportsPromptFeatures):
-            raise BadInputError(f"estimator '{self.base}' has no prompt features", "correct another one")
-        return self.base_.prompt_features()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         learned = {
