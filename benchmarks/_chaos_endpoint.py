@@ -21,8 +21,9 @@ import uvicorn
 from fastapi import FastAPI, Header, HTTPException
 
 from agent.demo._world import load_answers
+from agent.demo.endpoint import completion
 
-__all__ = ["create_app", "main", "tokens"]
+__all__ = ["create_app", "main"]
 
 
 def create_app(answers: dict[str, dict[str, str]], latency_s: float, failure_rate: float) -> FastAPI:
@@ -42,40 +43,18 @@ def create_app(answers: dict[str, dict[str, str]], latency_s: float, failure_rat
         tries[idempotency_key] += 1
         if tries[idempotency_key] == 1 and _unit_hash(idempotency_key) < failure_rate:
             raise HTTPException(500, "simulated failure")
-        completion = _completion(model, question, answers[model][question])
+        reply = completion(model, question, answers[model][question])
         if idempotency_key in billed:
             repeats[idempotency_key] += 1
-        billed[idempotency_key] = completion["usage"]
+        billed[idempotency_key] = reply["usage"]
         await asyncio.sleep(latency_s)
-        return completion
+        return reply
 
     return app
 
 
 def _unit_hash(key: str) -> float:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
-
-
-def tokens(question: str, answer: str) -> tuple[int, int]:
-    """Input and output tokens that the endpoint bills for a call."""
-    return len(question) // 4 + 8, len(answer) // 4 + 1
-
-
-def _completion(model: str, question: str, answer: str) -> dict[str, Any]:
-    tokens_in, tokens_out = tokens(question, answer)
-    message = {"role": "assistant", "content": answer}
-    return {
-        "id": "kill-test",
-        "object": "chat.completion",
-        "created": 0,
-        "model": model,
-        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
-        "usage": {
-            "prompt_tokens": tokens_in,
-            "completion_tokens": tokens_out,
-            "total_tokens": tokens_in + tokens_out,
-        },
-    }
 
 
 def main() -> None:

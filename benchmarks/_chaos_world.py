@@ -15,10 +15,10 @@ import numpy as np
 from sqlmodel import Session
 
 from agent.demo._world import DATASETS, World, make_world
+from agent.demo.endpoint import tokens
 from agent.registration import add_prompts
 from assay.settings import Settings
 from assay.specs import ModelSpec, Price
-from benchmarks._chaos_endpoint import tokens
 from storage import catalog, events, ledger, studies
 from storage.database import Database
 from storage.importing import import_matrix_folder

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.matrix import BoolArray
-from policies._base import Policy, PolicyState, Recommendation, Selection
-from policies._rows import RowMeans
+from policies._base import PolicyState, Selection
+from policies._judges_by_row_means import JudgesByRowMeans
 
 __all__ = ["FilledSubsetPolicy"]
 
 
-class FilledSubsetPolicy(Policy):
+class FilledSubsetPolicy(JudgesByRowMeans):
     """Filled subset (Zhou et al., algorithm 4): a uniform column, for all rows, then the next.
 
     A column that was begun is finished first, its rows in random order; methods that join later thus get the
     prompts that the others had. Of several begun columns the fullest goes first.
-
-    Args:
-        batch: Cells to choose at once; any number gives the same law.
-        seed: Unused; kept for the common constructor.
     """
 
     name: ClassVar[str] = "filled-subset"
-    uses_total: ClassVar[bool] = False
-
-    def __init__(self, *, batch: int = 1024, seed: int = 0) -> None:
-        super().__init__(seed=seed)
-        self.batch = batch
-
-    def params(self) -> dict[str, Any]:
-        """See `Policy.params`."""
-        return {"batch": self.batch, **super().params()}
-
-    def recommend(self, state: PolicyState) -> Recommendation:
-        """See `SupportsRecommendation.recommend`."""
-        return RowMeans.of(state).recommendation()
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         candidates = state.candidates

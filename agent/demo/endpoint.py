@@ -15,7 +15,7 @@ from fastapi import FastAPI, HTTPException
 
 from agent.demo._world import load_answers
 
-__all__ = ["create_app", "main"]
+__all__ = ["completion", "create_app", "main", "tokens"]
 
 
 def create_app(answers: dict[str, dict[str, str]], latency_s: float) -> FastAPI:
@@ -32,21 +32,26 @@ def create_app(answers: dict[str, dict[str, str]], latency_s: float) -> FastAPI:
         known, question = answers.get(body["model"]), body["messages"][-1]["content"]
         if known is None or question not in known:
             raise HTTPException(404, "no such model or prompt in this simulated world")
-        return _completion(body["model"], question, known[question])
+        return completion(body["model"], question, known[question])
 
     return app
 
 
-def _completion(model: str, question: str, answer: str) -> dict[str, Any]:
-    tokens_in, tokens_out = len(question) // 4 + 8, len(answer) // 4 + 1
+def tokens(question: str, answer: str) -> tuple[int, int]:
+    """Input and output tokens that the endpoint bills for a call."""
+    return len(question) // 4 + 8, len(answer) // 4 + 1
+
+
+def completion(model: str, question: str, answer: str) -> dict[str, Any]:
+    """A chat completion in the protocol's form."""
+    tokens_in, tokens_out = tokens(question, answer)
+    message = {"role": "assistant", "content": answer}
     return {
-        "id": "demo",
+        "id": "simulated",
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
-        ],
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
         "usage": {
             "prompt_tokens": tokens_in,
             "completion_tokens": tokens_out,
