@@ -18,11 +18,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from agent import render
+from agent import views as pages
+from agent.boards import Boards, Shared
+from agent.body import Body
 from agent.leaderboard import Leaderboard
 from agent.web import _charts as charts
-from agent.web import _pages as pages
-from agent.web._boards import Boards, Shared
-from agent.web._body import Body
 from agent.web._headers import HEADERS, SecurityHeaders
 from agent.web._leaderboard_view import view_of
 from agent.web._rendering import as_json, html, problem

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fastapi import Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from agent.body import as_json
 from agent.leaderboard import INTERVAL_WORDS
 from agent.text import ago, dollars, printable
 from assay import __version__
 from storage.tables import utc_now
 
-__all__ = ["as_json", "html", "plain_data", "problem"]
+__all__ = ["as_json", "html", "problem"]
 
 
 def _environment() -> Environment:
@@ -65,25 +64,6 @@ def html(request: Request, template: str, status_code: int = 200, **data: Any) -
     path = request.url.path
     text = _ENVIRONMENT.get_template(template).render(path=path, query=dict(request.query_params), **data)
     return Response(text, status_code, media_type="text/html; charset=utf-8")
-
-
-def as_json(data: Any, status: int = 200, media_type: str = "application/json") -> Response:
-    """Page data as JSON; NaN never occurs in it (that would not be JSON)."""
-    text = json.dumps(plain_data(data), allow_nan=False, ensure_ascii=True)
-    return Response(text, status, media_type=media_type)
-
-
-def plain_data(value: Any) -> Any:
-    """Dataclasses, times and tuples as plain JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return {str(key): plain_data(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_data(item) for item in value]
-    return value
 
 
 def problem(request: Request, status: int, title: str, detail: str, hint: str) -> Response:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from agent.boards import Shared
 from agent.web import create_app, serve
-from agent.web._boards import Shared
 from agent.web._charts import axis_of, curve_of
 from assay.errors import UsageError
 from assay.settings import Settings
@@ -232,7 +232,7 @@ class TestErrors:
         def crash(*_: object) -> None:
             raise RuntimeError("secret detail")
 
-        monkeypatch.setattr("agent.web._pages.event_lines", crash)
+        monkeypatch.setattr("agent.views.event_lines", crash)
         answer = filled.get("/events")
         assert answer.status_code == 500
         assert "secret" not in answer.text
@@ -334,8 +334,8 @@ class TestShared:
         assert shared.get("b", 1, lambda: "new") == "new"
 
     def test_costly_value_rests(self, monkeypatch) -> None:
-        monkeypatch.setattr("agent.web._boards.COSTLY_S", 0.0)
-        monkeypatch.setattr("agent.web._boards.REST", 1e9)
+        monkeypatch.setattr("agent.boards.COSTLY_S", 0.0)
+        monkeypatch.setattr("agent.boards.REST", 1e9)
         shared: Shared[int] = Shared(kept=2)
         assert shared.get("a", 1, lambda: sum(range(1000))) == shared.get("a", 2, lambda: 0)
 

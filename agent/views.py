@@ -1,4 +1,4 @@
-"""What each page shows, read from the database once and rendered as HTML or JSON."""
+"""What pages and REST API show, read from the database once and rendered as HTML or JSON."""
 
 from __future__ import annotations
 

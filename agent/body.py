@@ -1,14 +1,17 @@
-"""A rendered answer that many readers share: compressed once, and not sent again to who has it."""
+"""Answers: data as JSON, and rendered answers that many readers share (compressed once, not sent again)."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import Any
 
 from fastapi import Request, Response
 
-__all__ = ["Body"]
+__all__ = ["Body", "as_json", "plain_data"]
 
 LEVEL = 3  # of gzip: most of the saving at a fraction of the time
 
@@ -45,3 +48,22 @@ class Body:
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(self.packed, headers={**headers, "Content-Encoding": "gzip"})
         return Response(self.plain, headers=headers)
+
+
+def as_json(data: Any, status: int = 200, media_type: str = "application/json") -> Response:
+    """Page data as JSON; NaN never occurs in it (that would not be JSON)."""
+    text = json.dumps(plain_data(data), allow_nan=False, ensure_ascii=True)
+    return Response(text, status, media_type=media_type)
+
+
+def plain_data(value: Any) -> Any:
+    """Dataclasses, times and tuples as plain JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): plain_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(item) for item in value]
+    return value
