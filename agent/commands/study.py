@@ -11,6 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlmodel import Session, col, func, select
 
+from agent import steering
 from agent.commands._shared import (
     AssayGroup,
     JsonOption,
@@ -28,7 +29,7 @@ from assay.settings import load_settings
 from estimators import ESTIMATORS
 from policies import POLICIES, Recommendation
 from policies.hardness import expected_regret
-from storage import catalog, estimates, jobs, ledger, studies
+from storage import catalog, estimates, ledger, studies
 from storage.database import Database
 from storage.studies import StudyRequest
 from storage.tables import Benchmark, Estimate, Job, JobState, Method, Study, StudyState
@@ -232,7 +233,9 @@ def pause(study_id: int) -> None:
 
     Example: assay study pause 7
     """
-    _move(study_id, StudyState.PAUSED, "paused by hand")
+    with database().begin() as session:
+        steering.pause(session, study_id)
+    say(f"study {study_id} is {StudyState.PAUSED}")
 
 
 @group.command("resume")
@@ -249,16 +252,9 @@ def resume(
 
     Example: assay study resume 7 --max-usd 5
     """
+    cap = None if max_usd is None else round(max_usd * 1e6)
     with database().begin() as session:
-        study = studies.find(session, study_id)
-        jobs.free_unpaid(session, study_id)
-        if max_usd is not None:
-            ledger.set_cap(session, "study", study_id, "usd", round(max_usd * 1e6))
-        if max_prompts is not None:
-            study.max_prompts = max_prompts
-            session.add(study)
-        state = StudyState.WAITING if study.state == StudyState.FAILED else StudyState.RUNNING
-        studies.move(session, study_id, state)
+        steering.resume(session, study_id, usd_cap=cap, max_prompts=max_prompts)
     say(f"study {study_id} goes on")
 
 
