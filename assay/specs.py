@@ -96,7 +96,9 @@ class ModelSpec(_Spec):
     parameters: FreeValues = Field(default_factory=dict)
     max_tokens: int = Field(default=512, ge=1)
     timeout_s: float = Field(default=60.0, gt=0)
-    max_in_flight: int = Field(default=64, ge=1)
+    max_in_flight: int = Field(default=64, ge=1)  # these three are shared by all workers
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    tokens_per_minute: float | None = Field(default=None, gt=0)
     benchmarks: list[str] | None = None
     attributes: FreeValues = Field(default_factory=dict)
 

@@ -496,7 +496,7 @@ def test_an_endpoint_that_refuses_connections(filled: World, monkeypatch: pytest
     shown = ok_json("study", "show", 1)
     assert (shown["parked"], shown["spent"]) == (5, 0)
     assert filled.acquired() == []
-    assert {job.reason for job in filled.jobs()} == {"the endpoint cannot be reached: ConnectError"}
+    assert {job.reason for job in filled.jobs()} == {"the endpoint cannot be reached: ConnectionRefusedError"}
     assert {job.attempts for job in filled.jobs()} == {filled.settings.max_attempts}
 
 

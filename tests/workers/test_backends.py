@@ -105,9 +105,10 @@ def test_sends_model_prompt_and_parameters(openai: ModelSpec, endpoint: Endpoint
         ("broken", "status 500", True),
         ("denied", "status 401", False),
         ("missing", "status 404", False),
+        ("spent", "quota is used up", False),
         ("garbage", "cannot be read", True),
         ("page", "cannot be read", True),
-        ("nothing", "lacks choices", True),
+        ("shapeless", "without a message", True),
         ("null", "lacks choices", True),
     ],
 )
@@ -123,7 +124,15 @@ def test_what_is_no_answer_says_why_and_whether_to_retry(
 
 @pytest.mark.parametrize(
     ("prompt", "wait"),
-    [("busy", 0.25), ("busy until", None), ("busy nan", None), ("busy inf", None), ("busy past", None)],
+    [
+        ("busy", 0.25),
+        ("busy ms", 0.125),
+        ("busy limit", 61.5),
+        ("busy until", None),  # a date that is over
+        ("busy nan", None),
+        ("busy inf", None),
+        ("busy past", None),
+    ],
 )
 def test_waits_as_long_as_the_endpoint_asks_if_that_makes_sense(
     openai: ModelSpec, prompt: str, wait: float | None
@@ -133,7 +142,12 @@ def test_waits_as_long_as_the_endpoint_asks_if_that_makes_sense(
 
 @pytest.mark.parametrize(
     ("prompt", "text", "finish"),
-    [("refuse", "", "content_filter"), ("silent", "", "stop"), ("cut", "The answer is", "length")],
+    [
+        ("refuse", "", "content_filter"),
+        ("silent", "", "stop"),
+        ("nothing", "", "stop"),
+        ("cut", "The answer is", "length"),
+    ],
 )
 def test_refused_empty_and_cut_answers_are_answers_that_cost(
     openai: ModelSpec, prompt: str, text: str, finish: str
@@ -144,7 +158,7 @@ def test_refused_empty_and_cut_answers_are_answers_that_cost(
 
 def test_an_endpoint_without_usage_figures_is_still_heard(openai: ModelSpec) -> None:
     (answer,) = ask(openai, Request(key="k", text="free of usage"))
-    assert answer == Answer("4", "stop", 0, 0)
+    assert answer == Answer("4", "stop", 0, 0, usage_known=False)
 
 
 def test_too_slow_is_retried(openai: ModelSpec) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from assay.specs import ModelSpec
+from assay.statuses import Status
 
 __all__ = ["Answer", "Backend", "BackendFactory", "CallError", "Request"]
 
@@ -39,6 +40,8 @@ class Answer:
         input_tokens: Tokens billed for the prompt.
         output_tokens: Tokens billed for the answer.
         score: Score that the backend knows already (replay only).
+        usage_known: False where the endpoint stated no tokens, or impossible ones: charged at the worst case.
+        wait_s: Seconds for which the endpoint wants to be left alone from now on (a limit is used up).
     """
 
     text: str
@@ -46,6 +49,8 @@ class Answer:
     input_tokens: int = 0
     output_tokens: int = 0
     score: float | None = None
+    usage_known: bool = True
+    wait_s: float = 0.0
 
 
 class CallError(Exception):
@@ -55,13 +60,26 @@ class CallError(Exception):
         reason: What happened, in one line without secrets.
         retry: Whether trying again may help.
         retry_after: Seconds that the endpoint asked to wait, or None.
+        status: What kind of failure it was.
+        billed: False where the call cannot have been billed, None where nobody knows: it was sent, and its
+            answer was lost.
     """
 
-    def __init__(self, reason: str, *, retry: bool, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        retry: bool,
+        retry_after: float | None = None,
+        status: Status = Status.FAILED,
+        billed: bool | None = False,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
         self.retry_after = retry_after
+        self.status = status
+        self.billed = billed
 
 
 class Backend(Protocol):

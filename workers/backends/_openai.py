@@ -1,25 +1,24 @@
-"""Chat completions of any OpenAI-compatible endpoint."""
+"""Chat completions of any OpenAI-compatible endpoint.
+
+Requests and answers have the shapes of the `openai` package; the calls themselves go over aiohttp, whose
+price per call is a third of that package's own client (see `_http.py`).
+"""
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
-import httpx
-import openai
+from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
 from assay.errors import UsageError
 from assay.specs import ModelSpec
+from assay.statuses import Status
 from workers.backends._base import Answer, CallError, Request
+from workers.backends._http import JsonEndpoint, Reply
 
 __all__ = ["OpenAIBackend"]
-
-#: HTTP statuses after which the same call may succeed: timeout, conflict, too early, rate limit.
-RETRIED = frozenset({408, 409, 425, 429})
-
-#: An endpoint that asks for a longer wait is asked again after this.
-LONGEST_WAIT_S = 3600.0
 
 
 class OpenAIBackend:
@@ -34,45 +33,28 @@ class OpenAIBackend:
             raise UsageError(f"model '{spec.name}' has no base_url", "name the endpoint in its model file")
         self._model = spec.model or spec.name
         self._parameters = {"max_tokens": spec.max_tokens, "temperature": 0.0, **spec.parameters}
-        # A kept-alive pool of httpx costs more than new local connections (measured: 60 against 205 calls/s).
-        limits = httpx.Limits(max_connections=spec.max_in_flight, max_keepalive_connections=0)
-        self._client = openai.AsyncOpenAI(
-            base_url=spec.base_url,
-            api_key=_key(spec),
-            max_retries=0,
-            http_client=httpx.AsyncClient(limits=limits, timeout=spec.timeout_s),
-        )
+        headers = {"Authorization": f"Bearer {_key(spec)}"}
+        self._endpoint = JsonEndpoint(spec.base_url, headers, spec.timeout_s)
 
     async def answer(self, request: Request) -> Answer:
         """See `Backend.answer`."""
-        parameters: dict[str, Any] = {**self._parameters, **request.parameters}
-        try:
-            completion = await self._client.chat.completions.create(
-                model=self._model,
-                messages=[{"role": "user", "content": request.text}],
-                extra_headers={"Idempotency-Key": request.idempotency_key},
-                **parameters,
-            )
-            return _answer(completion)
-        except openai.APITimeoutError as error:
-            raise CallError("the endpoint did not answer in time", retry=True) from error
-        except openai.APIConnectionError as error:
-            raise CallError(f"the endpoint cannot be reached: {_cause(error)}", retry=True) from error
-        except openai.APIStatusError as error:
-            raise _status_error(error) from error
-        except (openai.APIError, ValueError) as error:
-            raise CallError(
-                f"the endpoint's answer cannot be read: {type(error).__name__}", retry=True
-            ) from error
+        messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": request.text}]
+        body: CompletionCreateParamsNonStreaming = {"model": self._model, "messages": messages}
+        reply = await self._endpoint.post(
+            "/chat/completions",
+            {**body, **self._parameters, **request.parameters},
+            {"Idempotency-Key": request.idempotency_key},
+        )
+        return _answer(reply)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self._endpoint.close()
 
 
 def _key(spec: ModelSpec) -> str:
     if spec.api_key_env is None:
-        return "none"  # local endpoints ask for no key, the client insists on one
+        return "none"  # local endpoints ask for no key, some insist on any
     key = os.environ.get(spec.api_key_env)
     if not key:
         raise UsageError(
@@ -82,36 +64,52 @@ def _key(spec: ModelSpec) -> str:
     return key
 
 
-def _answer(completion: Any) -> Answer:
-    try:
-        choice = completion.choices[0]
-        usage = completion.usage
-        return Answer(
-            text=choice.message.content or "",
-            finish_reason=choice.finish_reason or "stop",
-            input_tokens=usage.prompt_tokens if usage else 0,
-            output_tokens=usage.completion_tokens if usage else 0,
+def _answer(reply: Reply) -> Answer:
+    tokens = _usage(reply.get("usage"))
+    choices = reply.get("choices")
+    if not isinstance(choices, list):
+        raise CallError(
+            "the endpoint's answer lacks choices", retry=True, status=Status.UNREADABLE, billed=None
         )
-    except (AttributeError, IndexError, TypeError) as error:
-        raise CallError("the endpoint's answer lacks choices", retry=True) from error
-
-
-def _status_error(error: openai.APIStatusError) -> CallError:
-    status = error.status_code
-    retry = status in RETRIED or status >= 500
-    return CallError(
-        f"the endpoint answered with status {status}", retry=retry, retry_after=_retry_after(error)
+    text, finish_reason = _first(choices)
+    return Answer(
+        text=text,
+        finish_reason=finish_reason,
+        input_tokens=tokens[0] if tokens else 0,
+        output_tokens=tokens[1] if tokens else 0,
+        usage_known=tokens is not None,
+        wait_s=reply.wait_s,
     )
 
 
-def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Seconds that the endpoint asks to wait; None where it gives a date or nonsense."""
+def _first(choices: list[Any]) -> tuple[str, str]:
+    """Text and finish reason of the first choice; no choice at all is an empty answer, billed like any."""
     try:
-        seconds = float(error.response.headers["retry-after"])
-    except (KeyError, ValueError):
+        choice = choices[0] if choices else {"message": {}}
+        content = choice["message"].get("content")
+        return _text(content), str(choice.get("finish_reason") or "stop")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CallError(
+            "the endpoint's answer cannot be read: a choice without a message",
+            retry=True,
+            status=Status.UNREADABLE,
+            billed=None,
+        ) from error
+
+
+def _text(content: Any) -> str:
+    """The answer's text; some endpoints send it in parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content)
+    return "" if content is None else str(content)
+
+
+def _usage(usage: Any) -> tuple[int, int] | None:
+    """(prompt tokens, answer tokens) where the endpoint states both as what they can be; else None."""
+    if not isinstance(usage, dict):
         return None
-    return min(seconds, LONGEST_WAIT_S) if math.isfinite(seconds) and seconds >= 0 else None
-
-
-def _cause(error: Exception) -> str:
-    return type(error.__cause__ or error).__name__
+    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+    stated = [count for count in counts if isinstance(count, int) and not isinstance(count, bool)]
+    if len(stated) < 2 or min(stated) < 0 or not any(stated):
+        return None
+    return stated[0], stated[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from assay.statuses import Status
 from workers.backends import Answer
 
 __all__ = ["Scorer", "ScorerFactory", "Unscorable"]
@@ -14,11 +15,13 @@ class Unscorable(Exception):  # noqa: N818
 
     Args:
         reason: Why, in one line.
+        status: What kind of answer it is.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, status: Status = Status.UNSCORABLE) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.status = status
 
 
 class Scorer(Protocol):

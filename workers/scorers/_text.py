@@ -7,6 +7,7 @@ import re
 import string
 from typing import Any
 
+from assay.statuses import Status
 from workers.backends import Answer
 from workers.scorers._base import Unscorable
 
@@ -134,11 +135,11 @@ def last_number(text: str) -> float | None:
 
 def _usable_text(answer: Answer) -> str:
     if answer.finish_reason == "content_filter":
-        raise Unscorable("refused by the endpoint's content filter")
+        raise Unscorable("refused by the endpoint's content filter", Status.REFUSED)
     if not answer.text.strip():
-        raise Unscorable("empty answer")
+        raise Unscorable("empty answer", Status.EMPTY)
     if answer.finish_reason == "length":
-        raise Unscorable("the answer was cut off at max_tokens")
+        raise Unscorable("the answer was cut off at max_tokens", Status.TRUNCATED)
     return answer.text
 
 
