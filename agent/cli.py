@@ -19,6 +19,7 @@ from agent.commands import (
     plan,
     run,
     study,
+    token,
 )
 from agent.commands._shared import AssayGroup
 from assay import __version__
@@ -57,7 +58,20 @@ def root(
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-for module in (demo, run, db, doctor, model, benchmark, study, plan, leaderboard, estimators, backtest):
+for module in (
+    demo,
+    run,
+    db,
+    doctor,
+    model,
+    benchmark,
+    study,
+    plan,
+    leaderboard,
+    estimators,
+    backtest,
+    token,
+):
     module.register(app)
 
 

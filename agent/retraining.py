@@ -8,6 +8,7 @@ from sqlmodel import Session, col, func, select
 
 from assay.settings import Settings
 from storage import versions
+from storage.events import emit
 from storage.tables import (
     Benchmark,
     EstimatorVersion,
@@ -19,7 +20,7 @@ from storage.tables import (
     utc_now,
 )
 
-__all__ = ["new_scores", "why_due", "want_due"]
+__all__ = ["new_scores", "promote", "why_due", "want_due"]
 
 
 def want_due(session: Session, settings: Settings) -> list[int]:
@@ -33,6 +34,25 @@ def want_due(session: Session, settings: Settings) -> list[int]:
             assert version.id is not None
             asked.append(version.id)
     return asked
+
+
+def promote(session: Session, version_id: int, reason: str) -> EstimatorVersion:
+    """Make a version the champion by hand, whatever its validation said, and announce it.
+
+    Raises:
+        NotFoundError: There is no such version.
+        ConflictError: It was never fitted.
+    """
+    versions.crown(session, version_id, reason)
+    version = versions.find(session, version_id)
+    payload = {
+        "version_id": version_id,
+        "benchmark_id": version.benchmark_id,
+        "estimator": version.estimator,
+        "reason": reason,
+    }
+    emit(session, "estimator.promoted", payload)
+    return version
 
 
 def why_due(

@@ -1,28 +1,129 @@
-"""Steering a study by hand: the same for the command, the page and the API."""
+"""Ordering and steering studies: the same for the command line, the REST API and the page."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from sqlmodel import Session
 
-from storage import jobs, ledger, studies
-from storage.tables import StudyState
+from agent.objectives import OBJECTIVES
+from agent.rules import default_choice
+from assay.errors import UsageError
+from assay.settings import Settings
+from estimators import ESTIMATORS
+from policies import POLICIES
+from storage import catalog, jobs, ledger, studies
+from storage.studies import StudyRequest
+from storage.tables import Study, StudyState
 
-__all__ = ["pause", "resume"]
+__all__ = ["MOST_USD", "StudyOrder", "cancel", "micro_dollars", "order", "pause", "resume"]
+
+#: More than anybody means, and small enough for the ledger's integers.
+MOST_USD = 1e9
 
 
-def pause(session: Session, study_id: int) -> None:
-    """Stop asking for more; what is on its way still arrives.
+@dataclass(frozen=True)
+class StudyOrder:
+    """What somebody wants to know; what is None is as configured.
+
+    Attributes:
+        benchmark: Benchmark to evaluate on.
+        methods: Names of methods (or models); the objective "estimate" makes a study of each.
+        objective: A name of `OBJECTIVES`.
+        policy: Acquisition policy.
+        estimator: Estimator of what is not bought.
+        max_usd: Hard cap, US dollars.
+        max_prompts: Stop after so many scores.
+        until_width: Stop once the interval is so narrow.
+        until_confidence: Stop once one method is so probably the best.
+        batch_size: Scores per step.
+        seed: Seed of everything random.
+    """
+
+    benchmark: str
+    methods: Sequence[str]
+    objective: str = "estimate"
+    policy: str | None = None
+    estimator: str | None = None
+    max_usd: float | None = None
+    max_prompts: int | None = None
+    until_width: float | None = None
+    until_confidence: float | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+
+
+def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]:
+    """Create the studies; returns their numbers.
 
     Raises:
-        UsageError: There is no such study, or it is final.
+        NotFoundError: There is no such benchmark or method.
+        UsageError: Objective, policy, estimator and number of methods do not fit together.
     """
-    studies.move(session, study_id, StudyState.PAUSED, "paused by hand")
+    aim = OBJECTIVES.get(wanted.objective)()
+    benchmark = catalog.find_benchmark(session, wanted.benchmark)
+    defaults = default_choice(session, settings, benchmark)
+    policy = wanted.policy or aim.default_policy or defaults[0]
+    estimator = wanted.estimator or defaults[1]
+    ESTIMATORS.get(estimator)
+    ids = []
+    for names in _groups(wanted):
+        aim.check(POLICIES.get(policy), len(names))
+        study = studies.create(
+            session,
+            StudyRequest(
+                benchmark_id=benchmark.id or 0,
+                method_ids=[catalog.find_method(session, name).id or 0 for name in names],
+                policy=policy,
+                estimator=estimator,
+                objective=wanted.objective,
+                seed=settings.seed if wanted.seed is None else wanted.seed,
+                batch_size=wanted.batch_size or settings.batch_size,
+                level=settings.level,
+                max_prompts=wanted.max_prompts or settings.max_prompts,
+                until_width=wanted.until_width,
+                until_confidence=wanted.until_confidence,
+                caps={"usd": micro_dollars(settings.max_usd if wanted.max_usd is None else wanted.max_usd)},
+            ),
+        )
+        assert study is not None
+        ids.append(int(study.id or 0))
+    return ids
+
+
+def _groups(wanted: StudyOrder) -> list[list[str]]:
+    """The rows of each study."""
+    names = list(dict.fromkeys(wanted.methods))
+    if not names:
+        raise UsageError("a study needs a method", "name one or more models")
+    return [[name] for name in names] if wanted.objective == "estimate" else [names]
+
+
+def micro_dollars(usd: float) -> int:
+    """A cap in the ledger's unit; UsageError where it cannot be kept."""
+    if not (math.isfinite(usd) and 0 <= usd <= MOST_USD):
+        raise UsageError(f"a cap of {usd} US dollars cannot be kept", f"give 0 to {MOST_USD:.0f}")
+    return round(usd * 1e6)
+
+
+def pause(session: Session, study_id: int, reason: str = "paused by hand") -> None:
+    """Stop asking for more; what is on its way still arrives."""
+    studies.move(session, study_id, StudyState.PAUSED, reason)
+
+
+def cancel(session: Session, study_id: int, reason: str = "cancelled by hand") -> None:
+    """End a study for good; scores that it bought stay."""
+    studies.move(session, study_id, StudyState.CANCELLED, reason)
 
 
 def resume(
     session: Session, study_id: int, *, usd_cap: int | None = None, max_prompts: int | None = None
-) -> None:
-    """Go on with a paused or failed study; prompts whose calls failed unpaid may be chosen again.
+) -> Study:
+    """Go on with a paused or failed study, with higher limits where they are given.
+
+    Prompts whose calls failed without being paid for may be chosen again.
 
     Args:
         session: A writing session.
@@ -31,7 +132,8 @@ def resume(
         max_prompts: New greatest number of prompts.
 
     Raises:
-        UsageError: There is no such study, or it is final.
+        NotFoundError: There is no such study.
+        ConflictError: It is neither paused nor failed.
     """
     study = studies.find(session, study_id)
     jobs.free_unpaid(session, study_id)
@@ -42,3 +144,4 @@ def resume(
         session.add(study)
     state = StudyState.WAITING if study.state == StudyState.FAILED else StudyState.RUNNING
     studies.move(session, study_id, state)
+    return study

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import and_, func
 from sqlmodel import Session, col, select
 
 from agent.leaderboard import OPEN_STUDIES, Leaderboard
-from storage import estimates, events, studies
+from storage import catalog, estimates, events, studies
+from storage.coverage import load_coverage
 from storage.tables import (
     Benchmark,
     Budget,
     Dataset,
+    Estimate,
     EstimatorVersion,
     Job,
     JobState,
+    LedgerEntry,
+    LedgerState,
     Method,
     Prompt,
     Score,
+    Scorer,
     Study,
     StudyMethod,
 )
@@ -31,12 +37,20 @@ __all__ = [
     "BenchmarkLine",
     "BudgetLine",
     "Decision",
+    "EstimateLine",
     "EventLine",
     "StudyLine",
     "StudyPage",
     "StudyStep",
+    "benchmark_facts",
     "benchmark_lines",
+    "decision",
+    "decisions_query",
+    "estimate_lines",
     "event_lines",
+    "jobs_query",
+    "newest_estimates",
+    "study_line",
     "study_lines",
     "study_page",
 ]
@@ -112,20 +126,53 @@ class StudyStep:
 
 @dataclass(frozen=True)
 class Decision:
-    """A prompt that the study decided to buy, why, and what came of it."""
+    """A prompt that the study decided to buy, why, and what came of it.
+
+    Attributes:
+        version_id: Estimator version that the step was decided with.
+        gain: What the policy expected of it; None where it says nothing.
+        probability: Probability with which it was drawn; None where it was chosen, not drawn.
+        expected_cost: Micro-dollars reserved for it (the worst case).
+        cost: Micro-dollars settled; None while nothing is.
+    """
 
     job_id: int
+    study_id: int
     step: int
+    policy: str
+    version_id: int | None
     method: str
     prompt: str
     excerpt: str
     gain: float | None
     probability: float | None
     expected_cost: int
+    cost: int | None
     state: str
     reason: str
     attempts: int
     score: float | None
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class EstimateLine:
+    """A method's estimate after a step of a study."""
+
+    method: str
+    study_id: int
+    step: int
+    score: float
+    std: float
+    low: float
+    high: float
+    level: float
+    interval_kind: str
+    acquired: int
+    total: int
+    cost: int
+    probability_best: float | None
+    version_id: int | None
     created_at: datetime
 
 
@@ -183,6 +230,46 @@ def _benchmark_line(board: Leaderboard, running: int) -> BenchmarkLine:
         open_studies=running,
         cost=board.cost,
     )
+
+
+def benchmark_facts(session: Session, benchmark: Benchmark, cache: Path | None = None) -> dict[str, Any]:
+    """A benchmark's size and its datasets.
+
+    Args:
+        session: A reading session.
+        benchmark: The benchmark.
+        cache: Folder for what was counted before (`Settings.cache_dir`); None = no cache.
+    """
+    query = (
+        select(Dataset, Scorer.name, func.count(col(Prompt.id)))
+        .join(Scorer, col(Scorer.id) == col(Dataset.scorer_id))
+        .join(Prompt, col(Prompt.dataset_id) == col(Dataset.id), isouter=True)
+        .where(Dataset.benchmark_id == benchmark.id)
+        .group_by(col(Dataset.id), col(Scorer.name))
+        .order_by(col(Dataset.id))
+    )
+    datasets = [
+        {
+            "name": dataset.name,
+            "prompts": prompts,
+            "weight": dataset.weight,
+            "score_type": dataset.score_type,
+            "scorer": scorer,
+        }
+        for dataset, scorer, prompts in session.exec(query).all()
+    ]
+    return {
+        "name": benchmark.name,
+        "revision": benchmark.revision,
+        "prompts": sum(d["prompts"] for d in datasets),
+        "methods": len(load_coverage(session, benchmark, cache).method_pks),
+        "datasets": datasets,
+    }
+
+
+def study_line(session: Session, study: Study, benchmark: str) -> StudyLine:
+    """One study, whose benchmark has that name."""
+    return _lines(session, [(study, benchmark)])[0]
 
 
 def study_lines(
@@ -303,6 +390,12 @@ def _steps(session: Session, study_id: int) -> dict[str, tuple[StudyStep, ...]]:
 
 
 def _decisions(session: Session, study_id: int, limit: int) -> list[Decision]:
+    query = decisions_query().where(Job.study_id == study_id).order_by(col(Job.id).desc()).limit(limit)
+    return [decision(*row) for row in session.exec(query).all()]
+
+
+def decisions_query() -> Any:
+    """Selects what `decision` takes; narrow it by `Job`."""
     excerpt = func.substr(Prompt.text, 1, EXCERPT + 1)  # a prompt may be a megabyte long
     its_score = and_(
         col(Score.dataset_id) == col(Prompt.dataset_id),
@@ -310,35 +403,103 @@ def _decisions(session: Session, study_id: int, limit: int) -> list[Decision]:
         col(Score.method_id) == col(Job.method_id),
         col(Score.prompt_id) == col(Job.prompt_id),
     )
-    query: Any = (
-        select(Job, Method.name, Dataset.name, Prompt.key, excerpt, Score.value)  # type: ignore[call-overload]
+    its_step = and_(
+        col(Estimate.study_id) == col(Job.study_id),
+        col(Estimate.method_id) == col(Job.method_id),
+        col(Estimate.step) == col(Job.step),
+    )
+    settled = (
+        select(LedgerEntry.settled)
+        .join(Budget, col(Budget.id) == col(LedgerEntry.budget_id))
+        .where(LedgerEntry.job_id == Job.id, LedgerEntry.state == LedgerState.SETTLED)
+        .where(Budget.scope == "study", Budget.unit == "usd")
+        .scalar_subquery()
+    )
+    columns = (Job, Study.policy, Estimate.version_id, Method.name, Dataset.name, Prompt.key, excerpt)
+    return (
+        select(*columns, Score.value, settled)  # type: ignore[call-overload]
+        .join(Study, col(Study.id) == col(Job.study_id))
         .join(Method, col(Method.id) == col(Job.method_id))
         .join(Prompt, col(Prompt.id) == col(Job.prompt_id))
         .join(Dataset, col(Dataset.id) == col(Prompt.dataset_id))
         .join(Score, its_score, isouter=True)
-        .where(Job.study_id == study_id)
-        .order_by(col(Job.id).desc())
-        .limit(limit)
+        .join(Estimate, its_step, isouter=True)
     )
-    return [_decision(*row) for row in session.exec(query).all()]
 
 
-def _decision(job: Job, method: str, dataset: str, key: str, excerpt: str, score: float | None) -> Decision:
+def decision(
+    job: Job,
+    policy: str,
+    version_id: int | None,
+    method: str,
+    dataset: str,
+    key: str,
+    excerpt: str,
+    score: float | None,
+    cost: int | None,
+) -> Decision:
+    """A row of `decisions_query`."""
     return Decision(
         job_id=int(job.id or 0),
+        study_id=job.study_id,
         step=job.step,
+        policy=policy,
+        version_id=version_id,
         method=method,
         prompt=f"{dataset}/{key}",
         excerpt=excerpt if len(excerpt) <= EXCERPT else excerpt[:EXCERPT] + "…",
         gain=job.gain,
         probability=job.probability,
         expected_cost=job.expected_cost,
+        cost=cost,
         state=job.state,
         reason=job.reason,
         attempts=job.attempts,
         score=score if job.state == JobState.DONE else None,
         created_at=job.created_at,
     )
+
+
+def jobs_query() -> Any:
+    """Selects jobs with the names of their method, dataset and prompt; narrow it by `Job`."""
+    return (
+        select(Job, Method.name, Dataset.name, Prompt.key)
+        .join(Method, col(Method.id) == col(Job.method_id))
+        .join(Prompt, col(Prompt.id) == col(Job.prompt_id))
+        .join(Dataset, col(Dataset.id) == col(Prompt.dataset_id))
+    )
+
+
+def estimate_lines(session: Session, benchmark_id: int, method: str | None = None) -> list[EstimateLine]:
+    """The newest estimate of each method of a benchmark; or all of one method, oldest first.
+
+    Raises:
+        NotFoundError: There is no such method.
+    """
+    query = select(Estimate, Method.name).join(Method, col(Method.id) == col(Estimate.method_id))
+    query = query.where(Estimate.benchmark_id == benchmark_id)
+    if method is not None:
+        query = query.where(Method.id == catalog.find_method(session, method).id)
+    else:
+        query = query.where(col(Estimate.id).in_(estimates.newest_ids(benchmark_id)))
+    return [_estimate_line(*row) for row in session.exec(query.order_by(col(Estimate.id))).all()]
+
+
+def newest_estimates(session: Session, study_id: int) -> list[EstimateLine]:
+    """The newest estimate of each method of a study."""
+    newest = select(func.max(Estimate.id)).where(Estimate.study_id == study_id)
+    query = (
+        select(Estimate, Method.name)
+        .join(Method, col(Method.id) == col(Estimate.method_id))
+        .where(col(Estimate.id).in_(newest.group_by(col(Estimate.method_id))))
+    )
+    return [_estimate_line(*row) for row in session.exec(query.order_by(col(Estimate.id))).all()]
+
+
+def _estimate_line(estimate: Estimate, method: str) -> EstimateLine:
+    values = estimate.model_dump()
+    names = (field.name for field in fields(EstimateLine) if field.name != "method")
+    return EstimateLine(method=method, **{name: values[name] for name in names})
 
 
 def event_lines(session: Session, limit: int = 100) -> list[EventLine]:

@@ -2,6 +2,8 @@
 
 AssayError                 something went wrong that the user can mend; exit code 1
 ├── UsageError             the call itself was wrong (unknown name, bad value); exit code 2
+│   ├── NotFoundError      what it names is not there
+│   └── ConflictError      what is there already, or its present state, does not allow it
 ├── BadInputError          a file, row or record cannot be taken as it is; exit code 1
 ├── NotFittedError         an estimator or policy was asked before it was fitted
 ├── StorageError           the database cannot be used as it is (locked, read-only, wrong version)
@@ -19,7 +21,9 @@ __all__ = [
     "BadInputError",
     "BrokerError",
     "BudgetExceededError",
+    "ConflictError",
     "NotFittedError",
+    "NotFoundError",
     "StorageError",
     "UnknownPriceError",
     "UsageError",
@@ -49,6 +53,14 @@ class UsageError(AssayError):
     """The call itself was wrong: unknown name, impossible option, value out of range."""
 
     exit_code = 2
+
+
+class NotFoundError(UsageError):
+    """What the call names is not there."""
+
+
+class ConflictError(UsageError):
+    """What is there already, or the state that it is in, does not allow the call."""
 
 
 class BadInputError(AssayError):

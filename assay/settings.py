@@ -70,6 +70,13 @@ class Settings(BaseSettings):
     )
     max_attempts: int = Field(default=5, ge=1, description="Tries of a job before it is parked.")
     worker_threads: int = Field(default=4, ge=1, description="Tasks that one worker process runs at once.")
+    require_token: bool = Field(
+        default=False, description="Ask for a token for reading too (writing always needs one)."
+    )
+    api_per_minute: int = Field(default=600, ge=1, description="Requests that a token may make in a minute.")
+    api_import_mb: int = Field(
+        default=256, ge=1, description="Largest body of a bulk import, megabytes (of anything else: 4)."
+    )
     web_port: int = Field(default=8765, ge=1, le=65535, description="Port of the web page.")
 
     @classmethod

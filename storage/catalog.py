@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy import func, insert, update
 from sqlmodel import Session, col, select
 
-from assay.errors import BadInputError, UsageError
+from assay.errors import BadInputError, ConflictError, NotFoundError
 from assay.specs import DatasetSpec, ModelSpec, PromptSpec, content_hash
 from storage.events import emit
 from storage.tables import Benchmark, Dataset, Method, Model, Prompt, Scorer, Template, utc_now
@@ -25,6 +25,7 @@ __all__ = [
     "add_imported_models",
     "add_model",
     "add_prompts",
+    "add_template",
     "bump_prompts_revision",
     "count_dataset_prompts",
     "count_models",
@@ -33,6 +34,8 @@ __all__ = [
     "find_benchmark",
     "find_method",
     "find_model",
+    "find_template",
+    "retire_model",
     "scorer_of",
 ]
 
@@ -264,28 +267,74 @@ def find_benchmark(session: Session, name: str) -> Benchmark:
     """The benchmark of that name.
 
     Raises:
-        UsageError: There is none; the message lists those there are.
+        NotFoundError: There is none; the message lists those there are.
     """
     benchmark = session.exec(select(Benchmark).where(Benchmark.name == name)).first()
     if benchmark is None:
-        raise UsageError(f"unknown benchmark '{name}'", _known(session.exec(select(Benchmark.name)).all()))
+        raise NotFoundError(f"unknown benchmark '{name}'", _known(session.exec(select(Benchmark.name)).all()))
     return benchmark
 
 
 def find_model(session: Session, name: str) -> Model:
-    """The model of that name; UsageError where there is none."""
+    """The model of that name; NotFoundError where there is none."""
     model = session.exec(select(Model).where(Model.name == name)).first()
     if model is None:
-        raise UsageError(f"unknown model '{name}'", "list them with: assay model list")
+        raise NotFoundError(f"unknown model '{name}'", "list them with: assay model list")
     return model
 
 
 def find_method(session: Session, name: str) -> Method:
-    """The method of that name; UsageError where there is none."""
+    """The method of that name; NotFoundError where there is none."""
     method = session.exec(select(Method).where(Method.name == name)).first()
     if method is None:
-        raise UsageError(f"unknown method '{name}'", "list them with: assay model list")
+        raise NotFoundError(f"unknown method '{name}'", "list them with: assay model list")
     return method
+
+
+def retire_model(session: Session, name: str) -> Model:
+    """Take a model off the leaderboards; its scores stay. Doing so again changes nothing.
+
+    Raises:
+        NotFoundError: There is no such model.
+    """
+    model = find_model(session, name)
+    if model.retired_at is None:
+        model.retired_at = utc_now()
+        session.add(model)
+        emit(session, "model.retired", {"model_id": model.id, "model": model.name})
+    return model
+
+
+def add_template(session: Session, name: str, text: str) -> tuple[Template, bool]:
+    """The template of that name, made where there is none; and whether it is new.
+
+    Raises:
+        ConflictError: It is there with another text.
+    """
+    known = session.exec(select(Template).where(Template.name == name)).first()
+    if known is not None:
+        if known.text != text:
+            raise ConflictError(
+                f"template '{name}' is there already with another text",
+                "a template is never changed: choose a new name",
+            )
+        return known, False
+    template = Template(name=name, text=text)
+    session.add(template)
+    session.flush()
+    return template, True
+
+
+def find_template(session: Session, name: str) -> Template:
+    """The template of that name; NotFoundError where there is none."""
+    template = session.exec(select(Template).where(Template.name == name)).first()
+    if template is None:
+        raise NotFoundError(f"unknown template '{name}'", _known_templates(session))
+    return template
+
+
+def _known_templates(session: Session) -> str:
+    return "known: " + ", ".join(sorted(session.exec(select(Template.name)).all()))
 
 
 def default_method(session: Session, model_id: int) -> Method:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import func
 from sqlmodel import Session, col, select
 
 from storage.tables import Estimate
 
-__all__ = ["add", "history", "latest"]
+__all__ = ["add", "history", "latest", "newest_ids"]
 
 
 def add(session: Session, estimates: Sequence[Estimate]) -> None:
@@ -18,14 +19,19 @@ def add(session: Session, estimates: Sequence[Estimate]) -> None:
     session.flush()
 
 
-def latest(session: Session, benchmark_id: int) -> Sequence[Estimate]:
-    """The newest estimate of each method of a benchmark."""
-    newest = (
+def newest_ids(benchmark_id: int) -> Any:
+    """Selects the id of the newest estimate of each method of a benchmark."""
+    return (
         select(func.max(Estimate.id))
         .where(Estimate.benchmark_id == benchmark_id)
         .group_by(col(Estimate.method_id))
     )
-    return session.exec(select(Estimate).where(col(Estimate.id).in_(newest))).all()
+
+
+def latest(session: Session, benchmark_id: int) -> Sequence[Estimate]:
+    """The newest estimate of each method of a benchmark."""
+    query = select(Estimate).where(col(Estimate.id).in_(newest_ids(benchmark_id)))
+    return session.exec(query).all()
 
 
 def history(session: Session, study_id: int) -> Sequence[Estimate]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlmodel import Session, col, select
 
-from assay.errors import UsageError
+from assay.errors import ConflictError, NotFoundError
 from storage import ledger
 from storage.events import emit
 from storage.tables import Benchmark, Method, Study, StudyMethod, StudyState, utc_now
@@ -96,10 +96,10 @@ def create(session: Session, request: StudyRequest) -> Study | None:
 
 
 def find(session: Session, study_id: int) -> Study:
-    """The study of that number; UsageError where there is none."""
+    """The study of that number; NotFoundError where there is none."""
     study = session.get(Study, study_id, populate_existing=True)
     if study is None:
-        raise UsageError(f"there is no study {study_id}", "list them with: assay study list")
+        raise NotFoundError(f"there is no study {study_id}", "list them with: assay study list")
     return study
 
 
@@ -137,7 +137,9 @@ def leave(session: Session, study_id: int, method_id: int) -> bool:
 
 def _refuse_final(study: Study) -> None:
     if study.state in (StudyState.DONE, StudyState.CANCELLED):
-        raise UsageError(f"study {study.id} is {study.state}, its methods stay as they are", "create another")
+        raise ConflictError(
+            f"study {study.id} is {study.state}, its methods stay as they are", "create another"
+        )
 
 
 def unfinished(session: Session) -> list[int]:
@@ -161,13 +163,13 @@ def move(session: Session, study_id: int, state: StudyState, reason: str = "") -
     """Bring a study into another state and say so in an event; the same state again changes nothing.
 
     Raises:
-        UsageError: The present state does not allow it.
+        ConflictError: The present state does not allow it.
     """
     study = find(session, study_id)
     if study.state == state and study.reason == reason:
         return
     if study.state != state and state not in ALLOWED[study.state]:
-        raise UsageError(
+        raise ConflictError(
             f"study {study_id} is {study.state} and cannot become {state}",
             f"see: assay study show {study_id}",
         )

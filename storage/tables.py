@@ -24,6 +24,7 @@ from sqlalchemy.engine import Dialect
 from sqlmodel import Field, SQLModel
 
 __all__ = [
+    "ApiToken",
     "Artifact",
     "Benchmark",
     "Budget",
@@ -485,6 +486,20 @@ class Estimate(SQLModel, table=True):
     probability_best: float | None = None
     version_id: int | None = Field(default=None, foreign_key="estimatorversion.id")
     created_at: datetime = _time()
+
+
+class ApiToken(SQLModel, table=True):
+    """A right to use the REST API; the secret itself is never stored, only its SHA-256."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    key: str = Field(unique=True)  # the public part, which finds the row
+    digest: str
+    scope: str  # read, run or admin
+    created_at: datetime = _time()
+    expires_at: datetime | None = _time(null=True)
+    last_used_at: datetime | None = _time(null=True)
+    revoked_at: datetime | None = _time(null=True)
 
 
 class WatchedItem(SQLModel, table=True):

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import or_, update
 from sqlmodel import Session, col, select
 
-from assay.errors import UsageError
+from assay.errors import ConflictError, NotFoundError
 from storage.tables import Artifact, Benchmark, EstimatorVersion, VersionState, utc_now
 
 __all__ = [
@@ -168,11 +168,11 @@ def crown(session: Session, version_id: int, reason: str) -> None:
     """Make a version with an artifact the champion; the present one of the same estimator retires.
 
     Raises:
-        UsageError: It has no artifact.
+        ConflictError: It has no artifact.
     """
     version = find(session, version_id)
     if session.exec(select(Artifact.name).where(Artifact.version_id == version_id)).first() is None:
-        raise UsageError(f"estimator version {version_id} is {version.state} and has no artifact")
+        raise ConflictError(f"estimator version {version_id} is {version.state} and has no artifact")
     for other in champions(session):
         same = (other.benchmark_id, other.estimator) == (version.benchmark_id, version.estimator)
         if same and other.params == version.params and other.id != version_id:
@@ -250,10 +250,10 @@ def fail(session: Session, version_id: int, reason: str, *, owner: str | None = 
 
 
 def find(session: Session, version_id: int) -> EstimatorVersion:
-    """The version of that number; UsageError where there is none."""
+    """The version of that number; NotFoundError where there is none."""
     version = session.get(EstimatorVersion, version_id, populate_existing=True)
     if version is None:
-        raise UsageError(
+        raise NotFoundError(
             f"there is no estimator version {version_id}", "list them with: assay estimators list"
         )
     return version
@@ -268,7 +268,7 @@ def artifact_folder(session: Session, version_id: int, cache: Path) -> Path:
         return target
     files: Sequence[Artifact] = session.exec(select(Artifact).where(Artifact.version_id == version_id)).all()
     if not files:
-        raise UsageError(f"estimator version {version_id} is {version.state} and has no artifact")
+        raise ConflictError(f"estimator version {version_id} is {version.state} and has no artifact")
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=target.parent))
     for file in files:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from sqlmodel import Session, col, func, select
+from sqlmodel import col, select
 
 from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
 from agent.registration import PROMPT_SUFFIXES, add_prompt_file
+from agent.views import benchmark_facts
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
 from storage import catalog
 from storage.importing import ImportReport, import_long_table, import_matrix_folder
-from storage.tables import Benchmark, Dataset, Prompt, Score, Scorer
+from storage.tables import Benchmark
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Benchmarks: datasets and their prompts.")
 
@@ -117,7 +118,7 @@ def list_(json_: JsonOption = False) -> None:
     """
     with database().read() as session:
         benchmarks = session.exec(select(Benchmark).order_by(col(Benchmark.name))).all()
-        shown = [_shown(session, benchmark) for benchmark in benchmarks]
+        shown = [benchmark_facts(session, benchmark) for benchmark in benchmarks]
     if json_:
         print_json(shown)
         return
@@ -133,43 +134,10 @@ def show(name: str, json_: JsonOption = False) -> None:
     Example: assay benchmark show openllm
     """
     with database().read() as session:
-        shown = _shown(session, catalog.find_benchmark(session, name))
+        shown = benchmark_facts(session, catalog.find_benchmark(session, name))
     if json_:
         print_json(shown)
         return
     rows = [(d["name"], d["prompts"], d["weight"], d["score_type"], d["scorer"]) for d in shown["datasets"]]
     columns = ("dataset", "prompts", "weight", "score type", "scorer")
     print_rows("datasets", columns, rows, empty=f"assay benchmark add-prompts {name} FILE")
-
-
-def _shown(session: Session, benchmark: Benchmark) -> dict[str, Any]:
-    query = (
-        select(Dataset, Scorer.name, func.count(col(Prompt.id)))
-        .join(Scorer, col(Scorer.id) == col(Dataset.scorer_id))
-        .join(Prompt, col(Prompt.dataset_id) == col(Dataset.id), isouter=True)
-        .where(Dataset.benchmark_id == benchmark.id)
-        .group_by(col(Dataset.id), col(Scorer.name))
-        .order_by(col(Dataset.id))
-    )
-    datasets = [
-        {
-            "name": dataset.name,
-            "prompts": prompts,
-            "weight": dataset.weight,
-            "score_type": dataset.score_type,
-            "scorer": scorer,
-        }
-        for dataset, scorer, prompts in session.exec(query).all()
-    ]
-    methods = (
-        select(func.count(func.distinct(Score.method_id)))
-        .join(Dataset, col(Dataset.id) == col(Score.dataset_id))
-        .where(Dataset.benchmark_id == benchmark.id)
-    )
-    return {
-        "name": benchmark.name,
-        "revision": benchmark.revision,
-        "prompts": sum(d["prompts"] for d in datasets),
-        "methods": session.exec(methods).one(),
-        "datasets": datasets,
-    }

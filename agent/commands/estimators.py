@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from sqlmodel import col, select
 
+from agent import retraining
 from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
 from agent.text import ago
 from assay.errors import AssayError, UsageError
@@ -15,7 +16,6 @@ from assay.settings import load_settings
 from estimators import ESTIMATORS
 from storage import catalog, versions
 from storage.database import Database
-from storage.events import emit
 from storage.tables import Benchmark, EstimatorVersion, VersionState, utc_now
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Versions of fitted estimators.")
@@ -149,15 +149,7 @@ def rollback(version_id: int) -> None:
 
 def _crown(version_id: int, reason: str) -> None:
     with database().begin() as session:
-        versions.crown(session, version_id, reason)
-        version = versions.find(session, version_id)
-        payload = {
-            "version_id": version_id,
-            "benchmark_id": version.benchmark_id,
-            "estimator": version.estimator,
-            "reason": reason,
-        }
-        emit(session, "estimator.promoted", payload)
+        retraining.promote(session, version_id, reason)
     say(f"version {version_id} is the champion now")
 
 

@@ -13,8 +13,7 @@ from agent.registration import check_model
 from assay.errors import UsageError
 from assay.specs import ModelSpec, parse_model, read_mapping
 from storage import catalog
-from storage.events import emit
-from storage.tables import Model, utc_now
+from storage.tables import Model
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Models: what answers prompts.")
 
@@ -124,11 +123,7 @@ def retire(name: str) -> None:
     Example: assay model retire llama-2-7b
     """
     with database().begin() as session:
-        model = catalog.find_model(session, name)
-        if model.retired_at is None:
-            model.retired_at = utc_now()
-            session.add(model)
-            emit(session, "model.retired", {"model_id": model.id, "model": model.name})
+        catalog.retire_model(session, name)
     say(f"{name} is retired")
 
 

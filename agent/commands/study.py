@@ -21,17 +21,14 @@ from agent.commands._shared import (
     print_rows,
     say,
 )
-from agent.objectives import OBJECTIVES
-from agent.rules import default_choice
+from agent.steering import MOST_USD, StudyOrder
 from agent.text import dollars
 from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
-from estimators import ESTIMATORS
-from policies import POLICIES, Recommendation
+from policies import Recommendation
 from policies.hardness import expected_regret
 from storage import catalog, estimates, ledger, studies
 from storage.database import Database
-from storage.studies import StudyRequest
 from storage.tables import Benchmark, Estimate, Job, JobState, Method, Study, StudyState
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Studies: pieces of evaluation work.")
@@ -50,9 +47,6 @@ ESTIMATE_FIELDS = {
     "probability_best",
 }
 AT_REST = (StudyState.DONE, StudyState.PAUSED, StudyState.CANCELLED, StudyState.FAILED)
-
-#: More than anybody means, and small enough for the ledger's integers.
-MOST_USD = 1e9
 
 
 def _finite(value: float | None) -> float | None:
@@ -103,54 +97,32 @@ def create(
 
     Example: assay study create --benchmark qa --objective best --methods a --methods b --max-prompts 500
     """
-    groups = _groups(objective, model or [], methods or [])
-    settings = load_settings()
-    aim = OBJECTIVES.get(objective)()
+    _check_rows(objective, model or [], methods or [])
+    wanted = StudyOrder(
+        benchmark=benchmark,
+        methods=[*(methods or []), *(model or [])],
+        objective=objective,
+        policy=policy,
+        estimator=estimator,
+        max_usd=max_usd,
+        max_prompts=max_prompts,
+        until_width=until_width,
+        until_confidence=until_confidence,
+        batch_size=batch,
+        seed=seed,
+    )
     opened = database()
-    with opened.read() as session:
-        defaults = default_choice(session, settings, catalog.find_benchmark(session, benchmark))
-    policy, estimator = policy or aim.default_policy or defaults[0], estimator or defaults[1]
-    POLICIES.get(policy)
-    ESTIMATORS.get(estimator)
     with opened.begin() as session:
-        found = catalog.find_benchmark(session, benchmark)
-        assert found.id is not None
-        ids = []
-        for names in groups:
-            aim.check(POLICIES.get(policy), len(names))
-            study = studies.create(
-                session,
-                StudyRequest(
-                    benchmark_id=found.id,
-                    method_ids=[catalog.find_method(session, name).id or 0 for name in names],
-                    policy=policy,
-                    estimator=estimator,
-                    objective=objective,
-                    seed=settings.seed if seed is None else seed,
-                    batch_size=batch or settings.batch_size,
-                    level=settings.level,
-                    max_prompts=max_prompts if max_prompts is not None else settings.max_prompts,
-                    until_width=until_width,
-                    until_confidence=until_confidence,
-                    caps={"usd": round((settings.max_usd if max_usd is None else max_usd) * 1e6)},
-                ),
-            )
-            assert study is not None
-            ids.append(int(study.id or 0))
+        ids = steering.order(session, load_settings(), wanted)
     if wait:
         follow(opened, ids)
     _report(opened, ids, json_, created=True)
 
 
-def _groups(objective: str, models: list[str], methods: list[str]) -> list[list[str]]:
-    """The rows of each study that is asked for."""
-    if objective == "estimate":
-        if not models or methods:
-            raise UsageError(
-                "the objective 'estimate' takes --model, a study each", "name one or more models"
-            )
-        return [[name] for name in models]
-    return [list(dict.fromkeys([*methods, *models]))]
+def _check_rows(objective: str, models: list[str], methods: list[str]) -> None:
+    """Refuse --methods where each model gets a study of its own."""
+    if objective == "estimate" and (not models or methods):
+        raise UsageError("the objective 'estimate' takes --model, a study each", "name one or more models")
 
 
 @group.command("join")
@@ -235,7 +207,7 @@ def pause(study_id: int) -> None:
     """
     with database().begin() as session:
         steering.pause(session, study_id)
-    say(f"study {study_id} is {StudyState.PAUSED}")
+    say(f"study {study_id} is paused")
 
 
 @group.command("resume")
@@ -252,7 +224,7 @@ def resume(
 
     Example: assay study resume 7 --max-usd 5
     """
-    cap = None if max_usd is None else round(max_usd * 1e6)
+    cap = None if max_usd is None else steering.micro_dollars(max_usd)
     with database().begin() as session:
         steering.resume(session, study_id, usd_cap=cap, max_prompts=max_prompts)
     say(f"study {study_id} goes on")
@@ -264,13 +236,9 @@ def cancel(study_id: int) -> None:
 
     Example: assay study cancel 7
     """
-    _move(study_id, StudyState.CANCELLED, "cancelled by hand")
-
-
-def _move(study_id: int, state: StudyState, reason: str) -> None:
     with database().begin() as session:
-        studies.move(session, study_id, state, reason)
-    say(f"study {study_id} is {state}")
+        steering.cancel(session, study_id)
+    say(f"study {study_id} is cancelled")
 
 
 def follow(opened: Database, study_ids: list[int]) -> None:

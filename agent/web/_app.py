@@ -19,6 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from agent import render
 from agent import views as pages
+from agent.api import Gate, create_api
 from agent.boards import Boards, Shared
 from agent.body import Body
 from agent.leaderboard import Leaderboard
@@ -43,14 +44,15 @@ CHARTS = 6  # methods of a study that are drawn; the table below has all
 
 def create_app(settings: Settings) -> FastAPI:
     """The application over one database; it opens no connection before the first request."""
-    # The described, versioned API is not here yet, so there is nothing to describe.
     app = FastAPI(title="Assay", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.database = Database(settings.database)
     app.state.boards = Boards(settings.cache_dir)
     app.state.bodies = Shared[Body](BODIES, BODY_S)
     app.include_router(router)
+    app.mount("/api/v1", create_api(settings, app.state.database, app.state.boards))
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
+    app.add_middleware(Gate, database=app.state.database, settings=settings)
     app.add_middleware(SecurityHeaders)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(AssayError, _assay_error)

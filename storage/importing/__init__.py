@@ -2,6 +2,7 @@
 
 from storage.importing._long_table import import_long_table
 from storage.importing._matrix_folder import import_matrix_folder
+from storage.importing._rows import Rows, import_lines, import_rows
 from storage.importing._store import ImportReport
 
-__all__ = ["ImportReport", "import_long_table", "import_matrix_folder"]
+__all__ = ["ImportReport", "Rows", "import_lines", "import_long_table", "import_matrix_folder", "import_rows"]

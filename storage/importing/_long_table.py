@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from assay.matrix_folder import Weighting
 from storage.database import Database
 from storage.importing._store import ImportReport, Incoming, IncomingOutput, check_weighting, store
 
-__all__ = ["import_long_table"]
+__all__ = ["Table", "import_long_table", "incoming_of"]
 
 REQUIRED = ("model", "dataset", "prompt_id", "score")
 OPTIONAL = ("prompt", "output", "cost")
@@ -49,7 +49,7 @@ def import_long_table(
         StorageError: The database cannot be used.
     """
     check_weighting(weighting)
-    return store(db, _incoming(_read(Path(path))), benchmark_name, weighting)
+    return store(db, incoming_of(_read(Path(path))), benchmark_name, weighting)
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -64,11 +64,12 @@ class _Codes:
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """A file's columns, with a way to say where in the file a row is."""
 
     path: Path
     columns: Any  # pa.Table
+    places: Sequence[str] | None = None  # of each row, where the reader knows better
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -78,6 +79,8 @@ class _Table:
 
     def place(self, row: int) -> str:
         """The file and the line or row (the first data row is row 1)."""
+        if self.places is not None:
+            return f"{self.path}, {self.places[row]}"
         line = _csv_line(self.path, row) if self.path.suffix.lower() == ".csv" else None
         return f"{self.path}, row {row + 1}" if line is None else f"{self.path}, line {line}"
 
@@ -132,7 +135,7 @@ class _Table:
         return BadInputError(f"{self.path}, column '{name}': expected numbers, got {column.type}")
 
 
-def _read(path: Path) -> _Table:
+def _read(path: Path) -> Table:
     readers = {".csv": _read_csv, ".parquet": pq.read_table}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -152,7 +155,7 @@ def _read(path: Path) -> _Table:
             )
     if not columns.num_rows:
         raise BadInputError(f"{path} has no rows", LAYOUT)
-    return _Table(path, columns)
+    return Table(path, columns)
 
 
 def _read_csv(path: Path) -> Any:
@@ -185,7 +188,21 @@ def _csv_line(path: Path, row: int) -> int | None:
 # --- checking ----------------------------------------------------------------------------------------------
 
 
-def _incoming(table: _Table) -> Incoming:
+def incoming_of(
+    table: Table,
+    skipped: Mapping[str, int] | None = None,
+    scorer_params: dict[str, Any] | None = None,
+    said: tuple[str, ...] = (),
+) -> Incoming:
+    """Check a table's content.
+
+    Args:
+        table: The scores.
+        skipped: Rows that the reader left out already, by reason.
+        scorer_params: What else tells these scores apart from others of the same dataset, such as the judge.
+        said: Notes of the reader.
+    """
+    skipped = skipped or {}
     models, datasets, keys = (table.required(name) for name in ("model", "dataset", "prompt_id"))
     values = _scores(table)
     columns, prompts = _prompts(datasets, keys)
@@ -205,12 +222,18 @@ def _incoming(table: _Table) -> Incoming:
         score_prompts=prompts[kept].astype(np.intp),
         values=values[kept],
         outputs=_outputs(table, models, prompts, costs),
-        skipped=len(table) - len(kept),
-        notes=tuple(notes),
+        rows=len(table) + sum(skipped.values()),
+        reasons={**skipped, **_repeated(len(table) - len(kept))},
+        notes=(*said, *notes),
+        scorer_params=scorer_params or {},
     )
 
 
-def _scores(table: _Table) -> NDArray[np.float64]:
+def _repeated(count: int) -> dict[str, int]:
+    return {"repeats an earlier row": count} if count else {}
+
+
+def _scores(table: Table) -> NDArray[np.float64]:
     values = table.numbers("score")
     wrong = ~((values >= 0) & (values <= 1))  # also true of NaN
     if not wrong.any():
@@ -233,7 +256,7 @@ def _prompts(datasets: _Codes, keys: _Codes) -> tuple[NDArray[np.int64], NDArray
 
 
 def _texts(
-    table: _Table, prompts: NDArray[np.int64], keys: _Codes, columns: NDArray[np.int64]
+    table: Table, prompts: NDArray[np.int64], keys: _Codes, columns: NDArray[np.int64]
 ) -> tuple[str, ...]:
     """N prompt texts; rows that say nothing agree with any."""
     column = table.optional("prompt")
@@ -252,7 +275,7 @@ def _texts(
 
 
 def _distinct_cells(
-    table: _Table, models: _Codes, prompts: NDArray[np.int64], n_prompts: int, values: NDArray[np.float64]
+    table: Table, models: _Codes, prompts: NDArray[np.int64], n_prompts: int, values: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Rows to keep: the first of each (model, prompt)."""
     cells = models.codes * n_prompts + prompts
@@ -273,7 +296,7 @@ def _score_types(datasets: _Codes, values: NDArray[np.float64]) -> tuple[ScoreTy
     return tuple(ScoreType.REAL if real else ScoreType.BINARY for real in graded)
 
 
-def _costs(table: _Table) -> tuple[NDArray[np.float64] | None, list[str]]:
+def _costs(table: Table) -> tuple[NDArray[np.float64] | None, list[str]]:
     """(n,) US dollars per row, NaN = not given."""
     if not table.has("cost"):
         return None, []
@@ -287,13 +310,13 @@ def _costs(table: _Table) -> tuple[NDArray[np.float64] | None, list[str]]:
     return costs, []
 
 
-def _unused(table: _Table) -> list[str]:
+def _unused(table: Table) -> list[str]:
     unused = [name for name in table.columns.column_names if name not in (*REQUIRED, *OPTIONAL)]
     return [f"columns not used: {', '.join(unused)}"] if unused else []
 
 
 def _outputs(
-    table: _Table, models: _Codes, prompts: NDArray[np.int64], costs: NDArray[np.float64] | None
+    table: Table, models: _Codes, prompts: NDArray[np.int64], costs: NDArray[np.float64] | None
 ) -> Iterator[IncomingOutput]:
     if not table.has("output"):
         return

@@ -62,7 +62,8 @@ def import_matrix_folder(
         score_prompts=score_prompts,
         values=values[score_models, score_prompts].astype(np.float64),
         outputs=_outputs(folder, picked),
-        skipped=matrix.n_methods - len(picked),
+        rows=matrix.n_methods,
+        reasons={f"split is not '{rows}'": left} if (left := matrix.n_methods - len(picked)) else {},
     )
     return store(db, incoming, benchmark_name, weighting)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,7 +22,7 @@ from storage import catalog
 from storage.database import Database
 from storage.events import emit
 from storage.scores import ScoreBlock, add_block, bump_revision
-from storage.tables import Benchmark, Dataset, Output, Prompt, safe_text, utc_now
+from storage.tables import Benchmark, Dataset, Output, Prompt, Scorer, safe_text, utc_now
 
 __all__ = ["ImportReport", "Incoming", "IncomingOutput", "about", "check_weighting", "store"]
 
@@ -41,8 +41,10 @@ class ImportReport:
         scores_new: Scores that were stored now.
         scores_known: Scores that were there already.
         outputs_new: Outputs that were stored now.
-        skipped: Rows of the file that were left out, by the choice of rows or as exact repetitions.
+        skipped: Rows of the file that were left out.
         notes: What the reader did not use, in words.
+        rows: Rows of the file that were read, those left out included.
+        reasons: Why rows were left out, with the number of rows for each reason.
     """
 
     models: int
@@ -54,6 +56,8 @@ class ImportReport:
     outputs_new: int
     skipped: int = 0
     notes: tuple[str, ...] = ()
+    rows: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,11 @@ class Incoming:
         score_prompts: (n,) column of each score.
         values: (n,) scores, finite, in [0, 1], each cell once.
         outputs: Outputs to store, read only once.
-        skipped: See `ImportReport`.
+        rows: See `ImportReport`.
+        reasons: See `ImportReport`.
         notes: See `ImportReport`.
+        scorer_params: What tells these scores apart from others of the same dataset, such as their judge.
+        weights: Weight of each dataset that is new, by name; 1 where it is not named.
     """
 
     path: Path
@@ -97,8 +104,11 @@ class Incoming:
     score_prompts: NDArray[np.intp]
     values: NDArray[np.float64]
     outputs: Iterable[IncomingOutput] = field(default_factory=tuple)
-    skipped: int = 0
+    rows: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    scorer_params: dict[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @contextmanager
@@ -142,8 +152,10 @@ def store(db: Database, incoming: Incoming, benchmark_name: str, weighting: Weig
             scores_new=scores_new,
             scores_known=len(incoming.values) - scores_new,
             outputs_new=_outputs(session, incoming.outputs, method_ids, prompt_ids),
-            skipped=incoming.skipped,
+            skipped=sum(incoming.reasons.values()),
             notes=incoming.notes,
+            rows=incoming.rows,
+            reasons=incoming.reasons,
         )
         _announce(session, benchmark, report, changed=reweighted or scores_new > 0)
     return report
@@ -157,15 +169,35 @@ def _datasets(session: Session, benchmark: Benchmark, incoming: Incoming) -> lis
     for name, kind in zip(incoming.datasets, incoming.score_types, strict=True):
         dataset = known.get(name)
         if dataset is None:
-            spec = DatasetSpec(name=name, score_type=kind, scorer="replay")
+            spec = DatasetSpec(
+                name=name,
+                score_type=kind,
+                scorer="replay",
+                scorer_params=incoming.scorer_params,
+                weight=incoming.weights.get(name, 1.0),
+            )
             dataset = catalog.add_dataset(session, benchmark, spec)
-        elif dataset.score_type == ScoreType.BINARY and kind != ScoreType.BINARY:
+        else:
+            _refuse_other_scorer(session, dataset, incoming.scorer_params)
+        if dataset.score_type == ScoreType.BINARY and kind != ScoreType.BINARY:
             raise BadInputError(
                 f"dataset '{name}' of benchmark '{benchmark.name}' holds binary scores, this file others",
                 "import under another dataset or benchmark name",
             )
         found.append(dataset)
     return found
+
+
+def _refuse_other_scorer(session: Session, dataset: Dataset, params: dict[str, Any]) -> None:
+    """Scores of two judges, or against two references, must never meet in one column."""
+    if not params:
+        return
+    stored = session.get_one(Scorer, dataset.scorer_id)
+    if stored.params != params:
+        raise BadInputError(
+            f"dataset '{dataset.name}' holds scores by {stored.name} {stored.params}, this file by {params}",
+            "import under another benchmark name",
+        )
 
 
 def _prompts(session: Session, datasets: list[Dataset], incoming: Incoming) -> tuple[NDArray[np.int64], int]:

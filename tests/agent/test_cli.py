@@ -526,4 +526,4 @@ def test_an_unexpected_error_is_one_line_too_and_a_traceback_on_request(
 
 
 def test_debug_shows_where_an_error_comes_from_in_groups_too(filled: World) -> None:
-    assert type(run("--debug", "study", "show", 99).exception).__name__ == "UsageError"
+    assert type(run("--debug", "study", "show", 99).exception).__name__ == "NotFoundError"

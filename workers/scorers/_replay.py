@@ -11,7 +11,14 @@ __all__ = ["ReplayScorer"]
 
 
 class ReplayScorer:
-    """The score that came with the answer."""
+    """The score that came with the answer.
+
+    Args:
+        source: What tells the scores apart from others, such as their judge; nothing depends on it.
+    """
+
+    def __init__(self, **source: Any) -> None:
+        self.source = source
 
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""

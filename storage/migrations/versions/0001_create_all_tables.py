@@ -11,6 +11,21 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "apitoken",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("key", sa.String(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=False),
+        sa.Column("scope", sa.String(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("key"),
+        sa.UniqueConstraint("name"),
+    )
+    op.create_table(
         "benchmark",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
@@ -476,3 +491,4 @@ def downgrade() -> None:
     op.drop_table("embedding")
     op.drop_table("budget")
     op.drop_table("benchmark")
+    op.drop_table("apitoken")
