@@ -12,6 +12,7 @@ from policies._base import (
     Selection,
     SupportsRecommendation,
     SupportsReplay,
+    SupportsTraining,
 )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Selection",
     "SupportsRecommendation",
     "SupportsReplay",
+    "SupportsTraining",
     "make_policy",
 ]
 
@@ -37,6 +39,7 @@ POLICIES: Registry[type[Policy]] = Registry(
         "filled-subset": "policies._filled_subset:FilledSubsetPolicy",
         "information-gain": "policies._information_gain:InformationGainPolicy",
         "lrf": "policies._ucb_e_lrf:LrfPolicy",
+        "ppo": "policies._ppo:PpoPolicy",
         "row-mean": "policies._row_mean:RowMeanPolicy",
         "static-design": "policies._static_design:StaticDesignPolicy",
         "stratified": "policies._stratified:StratifiedPolicy",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,15 @@ from assay.errors import BadInputError
 from assay.matrix import BoolArray, ScoreMatrix
 from estimators import Estimator
 
-__all__ = ["Policy", "PolicyState", "Recommendation", "Selection", "SupportsRecommendation", "SupportsReplay"]
+__all__ = [
+    "Policy",
+    "PolicyState",
+    "Recommendation",
+    "Selection",
+    "SupportsRecommendation",
+    "SupportsReplay",
+    "SupportsTraining",
+]
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,37 @@ class SupportsReplay(Protocol):
             answers: (R, N) complete scores; NaN only where a cell is not available.
             n: Cells to choose.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsTraining(Protocol):
+    """A policy that is learned from a history and kept as a version, like an estimator.
+
+    `prepare` trains it where nothing was restored before.
+    """
+
+    def train(
+        self,
+        history: ScoreMatrix,
+        estimator: Estimator,
+        *,
+        warm_start: Self | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        """Learn from the history's rows; a checkpoint in the folder is gone on from."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what was learned as JSON and safetensors."""
+        ...
+
+    def restore(self, folder: Path) -> None:
+        """Take back what `save` wrote."""
+        ...
+
+    def findings(self) -> dict[str, Any]:
+        """What people may want to know of the training (JSON-able)."""
         ...
 
 

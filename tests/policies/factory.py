@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from assay.matrix import ScoreMatrix
 from estimators import Estimator, Linearization, Prediction, ScoreEstimate, check_observed, make_estimator
-from policies import Policy, PolicyState, make_policy
+from policies import Policy, PolicyState, SupportsTraining, make_policy
 
 N_DATASETS = 3
 N_PROMPTS = 24
 N_METHODS = 40
-SMALL: dict[str, dict[str, Any]] = {"combinatorial": {"models": 6, "candidates": 5}}
+SMALL: dict[str, dict[str, Any]] = {
+    "combinatorial": {"models": 6, "candidates": 5},
+    "ppo": {"updates": 2, "episodes": 8, "prompts": 8, "first_prompts": 4, "batch": 2, "minibatch": 16},
+}
 OWN_MODEL = {
     "static-design": "linear-gaussian",
     "cluster-irt": "mirt",
@@ -100,9 +107,23 @@ def fitted(name: str) -> Estimator:
     return make_estimator(name).fit(history())
 
 
+@lru_cache(maxsize=4)
+def trained(name: str, seed: int) -> Path:
+    """Where a policy that must be trained lies, trained once for all tests."""
+    policy = make_policy(name, seed=seed, **SMALL[name])
+    assert isinstance(policy, SupportsTraining)
+    policy.train(history(), estimator())
+    folder = Path(tempfile.mkdtemp(prefix="assay-policy-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    policy.save(folder)
+    return folder
+
+
 def build_policy(name: str, seed: int = 0) -> Policy:
     """A fresh, prepared policy, with the smallest settings where the default ones are slow."""
     policy = make_policy(name, seed=seed, **SMALL.get(name, {}))
+    if isinstance(policy, SupportsTraining):
+        policy.restore(trained(name, seed))
     own_model = OWN_MODEL.get(name)
     policy.prepare(history(), fitted(own_model) if own_model else estimator())
     return policy
