@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.matrix import BoolArray, FloatArray
-from estimators import Estimator
+from estimators import Estimator, prompts_without_history
 from policies import PolicyState
 
 __all__ = ["batch_size", "build_state", "step_generator"]
@@ -81,6 +81,7 @@ def build_state(
         rng=step_generator(seed, asked, methods),
         total=total,
         embeddings=None if embeddings is None else np.asarray(embeddings, dtype=np.float32),
+        cold=None if estimator is None else prompts_without_history(estimator),
     )
 
 

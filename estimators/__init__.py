@@ -15,9 +15,18 @@ from estimators._base import (
     SupportsPromptFeatures,
     check_observed,
 )
+from estimators._cold_start import (
+    ColdStartEstimator,
+    cold_prompts,
+    estimator_for,
+    full_rows,
+    history_rows,
+    prompts_without_history,
+)
 from estimators._encoders import ENCODERS, Encoder, make_encoder
 
 __all__ = [
+    "ColdStartEstimator",
     "ENCODERS",
     "ESTIMATORS",
     "Encoder",
@@ -28,9 +37,14 @@ __all__ = [
     "SupportsLinearization",
     "SupportsPromptFeatures",
     "check_observed",
+    "cold_prompts",
+    "estimator_for",
+    "full_rows",
+    "history_rows",
     "make_encoder",
     "load_estimator",
     "make_estimator",
+    "prompts_without_history",
 ]
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(
@@ -39,6 +53,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     {
         "aggregate": "estimators._aggregate:AggregateEstimator",
         "auto": "estimators._auto:AutoEstimator",
+        "cold-start": "estimators._cold_start:ColdStartEstimator",
         "corrected": "estimators._corrected:CorrectedEstimator",
         "gp-irt": "estimators._gp_irt:GpIrtEstimator",
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",

@@ -14,9 +14,11 @@ from policies._base import (
     SupportsReplay,
     SupportsTraining,
 )
+from policies._mixed import MixedPolicy
 
 __all__ = [
     "POLICIES",
+    "MixedPolicy",
     "Policy",
     "PolicyState",
     "Recommendation",

@@ -45,6 +45,7 @@ class PolicyState:
         rng: Seeded generator; the only source of randomness in `select`.
         total: How many cells the study means to acquire in all, known, pending and to come; 0 = not known.
         embeddings: (N, d) prompt vectors, or None.
+        cold: (N,) True where a prompt has no history to choose it by; None = all have one.
     """
 
     scores: NDArray[np.float64]
@@ -57,6 +58,7 @@ class PolicyState:
     rng: np.random.Generator
     total: int = 0
     embeddings: NDArray[np.float32] | None = None
+    cold: BoolArray | None = None
 
     @property
     def candidates(self) -> BoolArray:
@@ -209,6 +211,8 @@ class Policy(ABC):
         design: The simulated design ("random" or "variance-reduction") under which conformal intervals for
             scores that this policy acquires are calibrated.
         uses_embeddings: Whether the prompts' vectors are looked at (they are only made where they are).
+        needs_no_history: Whether it chooses among prompts that nobody has answered as among the others; where
+            not, a share of the study is drawn among them for it (`MixedPolicy`).
     """
 
     name: ClassVar[str]
@@ -216,6 +220,7 @@ class Policy(ABC):
     uses_total: ClassVar[bool] = True
     uses_embeddings: ClassVar[bool] = False
     design: ClassVar[str] = "random"
+    needs_no_history: ClassVar[bool] = False
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed

@@ -71,6 +71,7 @@ class ClusterEmbedPolicy(ClusterPolicy):
 
     name: ClassVar[str] = "cluster-embed"
     uses_embeddings: ClassVar[bool] = True
+    needs_no_history: ClassVar[bool] = True
 
     def _represent(self, history: ScoreMatrix, estimator: Estimator | None) -> Floats | None:
         return None if history.embeddings is None else history.embeddings.astype(np.float64)

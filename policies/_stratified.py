@@ -21,6 +21,7 @@ class StratifiedPolicy(Policy):
 
     name: ClassVar[str] = "stratified"
     uses_total: ClassVar[bool] = False
+    needs_no_history: ClassVar[bool] = True
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         strata, taken, cells = _strata(state)

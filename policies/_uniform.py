@@ -16,6 +16,7 @@ class UniformPolicy(Policy):
 
     name: ClassVar[str] = "uniform"
     uses_total: ClassVar[bool] = False
+    needs_no_history: ClassVar[bool] = True
 
     def _select(self, state: PolicyState, n: int) -> Selection:
         rows, columns = np.nonzero(state.candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -18,9 +19,10 @@ from agent.backtest._replay import replay
 from agent.backtest._settings import BacktestSettings
 from agent.backtest._splits import Split, true_scores
 from assay.errors import UsageError
-from estimators import Estimator, ScoreEstimate
+from assay.matrix import ScoreMatrix
+from estimators import Estimator, ScoreEstimate, estimator_for
 from estimators.intervals import ConformalIntervals, calibrate, cross_fit
-from policies import POLICIES, Policy, make_policy
+from policies import POLICIES, MixedPolicy, Policy, make_policy
 
 __all__ = ["EstimateObjective"]
 
@@ -49,6 +51,9 @@ class EstimateObjective:
             raise UsageError(
                 f"a budget of {max(settings.budgets):g} is more than the benchmark's {n} prompts"
             )
+        fewest = min(split.test.n_methods for split in splits)
+        if settings.pooled >= fewest:
+            raise UsageError(f"--pooled {settings.pooled} leaves none of the {fewest} test rows to try")
 
     def tasks(self, settings: BacktestSettings, splits: int) -> list[Task]:
         """See `Objective.tasks`."""
@@ -114,9 +119,16 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, folder: Path) 
     start = time.perf_counter()
     policy.prepare(history, estimator)
     record: Record = {"prepare_seconds": time.perf_counter() - start, "at": {}}
+    test = split.test
+    if settings.pooled:
+        earlier, record["rows"] = _earlier(test.n_methods, settings, task.seed)
+        history = _pooled(task, settings, split, policy, estimator, earlier)
+        estimator = estimator_for(history, task.estimator, {"seed": task.seed}).fit(history)
+        policy.prepare(history, estimator)
+        test = test.rows(record["rows"])
     conformal = _conformal(task, policy, settings, folder)
     for budget, state in replay(
-        split.test,
+        test,
         policy,
         estimator,
         budgets=[int(budget) for budget in settings.budgets],
@@ -129,6 +141,38 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, folder: Path) 
             "decision_ms": 1000.0 * state.seconds / max(state.decisions, 1),
         }
     return record
+
+
+def _earlier(n: int, settings: BacktestSettings, seed: int) -> tuple[NDArray[np.intp], list[int]]:
+    """Test rows that are evaluated first, drawn by the seed, and the others."""
+    order = np.random.default_rng([1, seed]).permutation(n)
+    return np.sort(order[: settings.pooled]), sorted(order[settings.pooled :].tolist())
+
+
+def _pooled(
+    task: Task,
+    settings: BacktestSettings,
+    split: Split,
+    policy: Policy,
+    estimator: Estimator,
+    earlier: NDArray[np.intp],
+) -> ScoreMatrix:
+    """The history with the answers that the earlier rows acquired, each in a study of its own."""
+    rows, history = split.test.rows(earlier), split.history
+    ((_, done),) = replay(
+        rows,
+        policy,
+        estimator,
+        budgets=[settings.pooled_prompts],
+        batch=settings.batch,
+        seed=task.seed,
+        embeddings=split.matrix.embeddings,
+    )
+    return dataclasses.replace(
+        history,
+        values=np.concatenate([history.values, done.observed.astype(np.float32)]),
+        method_ids=(*history.method_ids, *rows.method_ids),
+    )
 
 
 def _intervals_file(task: Task, folder: Path, design: str) -> Path:
@@ -147,8 +191,8 @@ def _conformal(
 def _policy(task: Task, settings: BacktestSettings) -> Policy:
     policy = make_policy(task.policy, seed=task.seed)
     if settings.force and "force" in policy.params():
-        return make_policy(task.policy, **{**policy.params(), "force": True})
-    return policy
+        policy = make_policy(task.policy, **{**policy.params(), "force": True})
+    return MixedPolicy(policy, share=settings.cold_share)
 
 
 def _estimates(
@@ -180,6 +224,7 @@ def _entry(
     fits = [records[Task(FIT, "", estimator, seed, i)] for i in numbers]
     runs = [records[Task(REPLAY, policy, estimator, seed, i)] for i in numbers]
     at = [run["at"][str(budget)] for run in runs]
+    truth = [true[run["rows"]] if "rows" in run else true for true, run in zip(truth, runs, strict=True)]
     means = [np.array(row["mean"]) for row in at]
     low, high = (np.concatenate([row[end] for row in at]) for end in ("low", "high"))
     return {

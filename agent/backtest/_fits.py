@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.backtest._splits import Split
-from estimators import Estimator, make_estimator
+from estimators import Estimator, estimator_for
 from estimators._artifact import load_estimator
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def fit_and_save(task: Task, split: Split, folder: Path) -> dict[str, Any]:
     """Fit the task's estimator to the split's history and keep it; the record has its fit_seconds."""
     history = split.history
     start = time.perf_counter()
-    estimator = make_estimator(task.estimator, seed=task.seed).fit(history)
+    estimator = estimator_for(history, task.estimator, {"seed": task.seed}).fit(history)
     seconds = time.perf_counter() - start
     estimator.save(fit_folder(task, folder))
     return {"fit_seconds": seconds}

@@ -36,6 +36,10 @@ class BacktestSettings:
         holdout_group: "column=A,B": test = rows with one of these values in models.csv, history = the others.
         intervals: "posterior" = the estimator's own, "conformal" = rescaled on held-out history rows.
         encoder: What embeds the prompts' texts, where a policy or estimator looks at them.
+        cold_datasets: Datasets whose scores are removed from the history, as if their prompts were new.
+        pooled: So many test rows come earlier: their answers are pooled before the others are tried.
+        pooled_prompts: Prompts that each of those acquires.
+        cold_share: Share of a study that is drawn among prompts without history; None = by their weight.
         force: Let policies run that refuse because they would take too long.
     """
 
@@ -55,6 +59,10 @@ class BacktestSettings:
     holdout_group: str | None = None
     intervals: Literal["posterior", "conformal"] = "posterior"
     encoder: str = "tfidf-svd"
+    cold_datasets: tuple[str, ...] = ()
+    pooled: int = 0
+    pooled_prompts: int = 100
+    cold_share: float | None = None
     force: bool = False
 
     def check(self) -> None:
@@ -76,8 +84,20 @@ class BacktestSettings:
             sum(ways) <= 1,
             "choose one of --test-matrix, --random-splits, --leave-one-out and --holdout-group",
         )
+        self._check_cold()
         for folder in (self.matrix, self.test_matrix):
             _require(folder is None or Path(folder).is_dir(), f"no matrix folder at {folder}")
+
+    def _check_cold(self) -> None:
+        share = self.cold_share
+        _require(share is None or 0 <= share <= 1, "--cold-share must lie between 0 and 1")
+        _require(self.pooled >= 0 and self.pooled_prompts >= 1, "--pooled takes a number of models")
+        _require(not self.pooled or bool(self.cold_datasets), "--pooled needs --cold-datasets")
+        plain = self.objective == "estimate" and self.intervals == "posterior"
+        _require(
+            not self.cold_datasets or plain,
+            "--cold-datasets goes with the objective 'estimate' and posterior intervals",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The settings as they stand in the result file."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agent.backtest._settings import BacktestSettings
 from assay.errors import BadInputError, UsageError
-from assay.matrix import ScoreMatrix
+from assay.matrix import BoolArray, ScoreMatrix
 from assay.matrix_folder import MatrixFolder, read_matrix_folder
 from estimators import ESTIMATORS
 from estimators._encoders import make_encoder
@@ -28,16 +28,21 @@ class Split:
         matrix: All rows.
         train: Indices of the history's rows.
         held: Indices of the test rows.
+        hidden: (N,) True where the history's scores are removed; None = nowhere.
     """
 
     matrix: ScoreMatrix
     train: NDArray[np.intp]
     held: NDArray[np.intp]
+    hidden: BoolArray | None = None
 
     @property
     def history(self) -> ScoreMatrix:
         """The rows to learn from."""
-        return self.matrix.rows(self.train)
+        rows = self.matrix.rows(self.train)
+        if self.hidden is None:
+            return rows
+        return replace(rows, values=np.where(self.hidden, np.float32(np.nan), rows.values))
 
     @property
     def test(self) -> ScoreMatrix:
@@ -60,7 +65,7 @@ def build_splits(settings: BacktestSettings, *, needs_history: bool = True) -> l
     matrix = _by_dataset(_embed(folder.matrix, folder.texts, settings))
     if settings.test_matrix is not None:
         split = _other_folder(matrix, _by_dataset(read_matrix_folder(settings.test_matrix).matrix))
-        return [replace(split, held=_some(split.held, settings.test_rows))]
+        return [replace(split, held=_some(split.held, settings.test_rows), hidden=_hidden(matrix, settings))]
     divided: list[tuple[NDArray[np.intp], NDArray[np.intp]]]
     if settings.leave_one_out:
         every = np.arange(matrix.n_methods)
@@ -73,7 +78,19 @@ def build_splits(settings: BacktestSettings, *, needs_history: bool = True) -> l
         divided = [_by_group(folder, settings.holdout_group)]
     else:
         divided = [_by_column(folder, needs_history)]
-    return [Split(matrix, train, _some(held, settings.test_rows)) for train, held in divided]
+    hidden = _hidden(matrix, settings)
+    return [Split(matrix, train, _some(held, settings.test_rows), hidden) for train, held in divided]
+
+
+def _hidden(matrix: ScoreMatrix, settings: BacktestSettings) -> BoolArray | None:
+    """(N,) the prompts of the cold datasets, which the history is to know nothing about."""
+    if not settings.cold_datasets:
+        return None
+    unknown = [name for name in settings.cold_datasets if name not in matrix.datasets]
+    if unknown or len(settings.cold_datasets) >= len(matrix.datasets):
+        wrong = f"no dataset '{unknown[0]}'" if unknown else "no dataset would be left with a history"
+        raise UsageError(f"--cold-datasets: {wrong}", f"datasets: {', '.join(matrix.datasets)}")
+    return np.isin(matrix.dataset_index, [matrix.datasets.index(name) for name in settings.cold_datasets])
 
 
 def true_scores(test: ScoreMatrix) -> NDArray[np.float64]:

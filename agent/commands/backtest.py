@@ -53,6 +53,16 @@ def backtest(
     ] = "posterior",
     encoder: Annotated[str, typer.Option(help="What embeds the prompts, where one looks.")] = "tfidf-svd",
     test_rows: Annotated[int, typer.Option(help="Try only that many test rows, drawn at random.")] = 0,
+    cold_datasets: Annotated[
+        str, typer.Option(help="Datasets whose scores the history is not to hold, separated by commas.")
+    ] = "",
+    pooled: Annotated[
+        int, typer.Option(help="So many test rows come first; their answers on cold prompts are pooled.")
+    ] = 0,
+    pooled_prompts: Annotated[int, typer.Option(help="Prompts that each of those acquires.")] = 100,
+    cold_share: Annotated[
+        float | None, typer.Option(help="Share drawn among prompts without history; default by weight.")
+    ] = None,
     force: Annotated[bool, typer.Option(help="Run policies that refuse because of the time.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes, one thread each; 0 = one per core.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write settings and results as JSON; resumable.")] = None,
@@ -82,6 +92,10 @@ def backtest(
         intervals=_intervals(intervals),
         encoder=encoder,
         test_rows=test_rows,
+        cold_datasets=_names(cold_datasets) if cold_datasets else (),
+        pooled=pooled,
+        pooled_prompts=pooled_prompts,
+        cold_share=cold_share,
         force=force,
     )
     document = _run(settings, jobs or len(os.sched_getaffinity(0)), out, quiet=as_json)

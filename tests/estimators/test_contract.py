@@ -29,7 +29,7 @@ QUICK: dict[str, dict[str, object]] = {
     "corrected": {"base_params": {"dimensions": 2, "sweeps": 10}},
 }
 # A registered head that cannot stand alone is tested around this base.
-ARGUMENT: dict[str, str] = {"corrected": "mirt"}
+ARGUMENT: dict[str, str] = {"corrected": "mirt", "cold-start": "linear-gaussian"}
 # Estimators that do not learn from other rows: nothing to expect of them beyond the observed.
 BLIND = {"aggregate"}
 
