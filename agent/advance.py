@@ -15,9 +15,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, func, select
 
 from agent.context import AgentContext
-from agent.costs import worst_case_charges
+from agent.costs import Purchase, priced_purchases
 from agent.objectives import OBJECTIVES
-from agent.situation import Situation, read_situation
+from agent.situation import Situation, read_situation, unjudged
 from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError, StorageError
 from policies import Selection
@@ -84,8 +84,11 @@ def advance(context: AgentContext, study_id: int) -> bool:
 def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
     with context.database.read() as session:
         situation = read_situation(session, context, study_id, version_id)
+        waiting = unjudged(session, situation)
     objective = OBJECTIVES.get(situation.study.objective)()
     rows = objective.judge(situation)
+    if waiting is not None:
+        return len(waiting) > 0 and _buy(context, situation, rows, waiting)
     stop = _limit_reached(situation) or objective.reached(situation, rows)
     chosen = None if stop else situation.policy.select(situation.state, situation.may_buy)
     if chosen is not None and len(chosen) == 0:
@@ -180,37 +183,42 @@ def _finish(context: AgentContext, situation: Situation, rows: Sequence[Estimate
 
 
 def _buy(context: AgentContext, situation: Situation, rows: Sequence[Estimate], chosen: Selection) -> bool:
-    cells = [
-        (int(row), int(situation.columns.prompt_pks[column]))
-        for row, column in zip(chosen.rows, chosen.columns, strict=True)
-    ]
+    cells = [(int(row), int(column)) for row, column in zip(chosen.rows, chosen.columns, strict=True)]
     try:
         with context.database.begin() as session:
-            charges = worst_case_charges(session, situation.methods, situation.specs, cells)
+            purchases = priced_purchases(
+                session, situation.columns, situation.methods, situation.specs, cells
+            )
             budgets = ledger.budgets_of(session, _scopes(situation))
-            count = ledger.affordable(budgets, charges)
+            count = ledger.affordable(budgets, [purchase.whole for purchase in purchases])
             if not studies.take_step(session, situation.study_id, situation.study.step):
                 raise _Overtaken
             _store_estimates(session, situation, rows)
             if count == 0:
-                if not _spent_up(budgets, charges[0]):
+                if not _spent_up(budgets, purchases[0].whole):
                     raise _Overtaken  # others' reservations take the room only for now: wait for them
-                _exhausted(session, situation, budgets, charges[0])
+                _exhausted(session, situation, budgets, purchases[0].whole)
                 return True
             study = studies.find(session, situation.study_id)
             study.version_id = situation.version.id
             session.add(study)
             if study.state == StudyState.WAITING:
                 studies.move(session, situation.study_id, StudyState.RUNNING)
-            ids = _store_jobs(session, situation, chosen, cells[:count], charges[:count])
-            ledger.reserve(session, budgets, dict(zip(ids, charges[:count], strict=True)))
+            bought = purchases[:count]
+            ids = _store_jobs(session, situation, chosen, cells[:count], bought)
+            ledger.reserve(session, budgets, {i: one.charge for i, one in zip(ids, bought, strict=True)})
     except _Overtaken:
         return False
     except BudgetExceededError:
         return True  # another study reserved meanwhile; the next step sees what is left
-    for start in range(0, len(ids), context.settings.jobs_per_task):
-        context.send_jobs(ids[start : start + context.settings.jobs_per_task], "inference")
+    for kind in sorted({one.kind for one in bought}):
+        _send(context, [i for i, one in zip(ids, bought, strict=True) if one.kind == kind], kind)
     return True
+
+
+def _send(context: AgentContext, ids: Sequence[int], kind: str) -> None:
+    for start in range(0, len(ids), context.settings.jobs_per_task):
+        context.send_jobs(ids[start : start + context.settings.jobs_per_task], kind)
 
 
 def _store_jobs(
@@ -218,19 +226,21 @@ def _store_jobs(
     situation: Situation,
     chosen: Selection,
     cells: Sequence[tuple[int, int]],
-    charges: Sequence[Charge],
+    purchases: Sequence[Purchase],
 ) -> list[int]:
-    scorer_of = situation.columns.scorer_pks[situation.columns.dataset_index]
+    columns = situation.columns
+    scorer_of = columns.scorer_pks[columns.dataset_index]
     new = [
         NewJob(
             method_id=situation.methods[row].id or 0,
-            prompt_id=prompt_pk,
-            scorer_id=int(scorer_of[chosen.columns[i]]),
-            expected_cost=charges[i].usd,
+            prompt_id=int(columns.prompt_pks[column]),
+            scorer_id=int(scorer_of[column]),
+            expected_cost=purchases[i].charge.usd,
+            kind=purchases[i].kind,
             gain=_finite(chosen.gain[i]),
             probability=_finite(chosen.probability[i]),
         )
-        for i, (row, prompt_pk) in enumerate(cells)
+        for i, (row, column) in enumerate(cells)
     ]
     return jobs.add(session, situation.study_id, situation.study.step + 1, new)
 

@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from agent.backtest import replay
 from agent.context import AgentContext
-from agent.costs import expected_usd_of, specs_of, worst_case_charges
+from agent.costs import expected_usd_of, priced_purchases, specs_of
 from agent.intervals import estimate_rows
 from assay.errors import UsageError
 from assay.matrix import ScoreMatrix
@@ -66,9 +66,10 @@ def plan_study(
         raise UsageError(f"the benchmark has {columns.n_prompts} prompts, not {max(budgets)}")
     POLICIES.get(policy)
     specs = specs_of(session, [method])
-    cells = [(0, int(pk)) for pk in columns.prompt_pks]
-    ceiling = np.array([charge.usd for charge in worst_case_charges(session, [method], specs, cells)])
-    expected = expected_usd_of(session, context, columns, specs)[0]
+    cells = [(0, column) for column in range(columns.n_prompts)]
+    purchases = priced_purchases(session, columns, [method], specs, cells)
+    ceiling = np.array([purchase.whole.usd for purchase in purchases])
+    expected = expected_usd_of(session, context, columns, [method], specs)[0]
     widths = _widths(session, context, benchmark, policy, estimator, budgets, level)
     return [
         # Which prompts will be chosen is not known: the ceiling takes the dearest, the expectation the mean.

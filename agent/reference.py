@@ -20,6 +20,7 @@ from assay.specs import DatasetSpec, ModelSpec, Price, PromptSpec
 from estimators import ENCODERS, ESTIMATORS
 from policies import POLICIES
 from workers.backends import BACKENDS
+from workers.judges import JUDGES
 from workers.scorers import SCORERS
 
 __all__ = ["PATH", "commands", "main", "reference"]
@@ -60,6 +61,7 @@ REGISTRIES: tuple[tuple[str, Registry[Any]], ...] = (
     ("Encoders", ENCODERS),
     ("Backends", BACKENDS),
     ("Scorers", SCORERS),
+    ("Judges", JUDGES),
 )
 
 

@@ -17,10 +17,12 @@ from storage import catalog
 from storage.events import emit
 from storage.tables import Dataset, Scorer
 from workers.backends import BACKENDS
+from workers.judges import JUDGES, is_judge, judge_name, pin
 from workers.prices import price_of
 from workers.scorers import SCORERS
+from workers.work import spec_of
 
-__all__ = ["PROMPT_SUFFIXES", "AddedPrompts", "add_prompt_file", "check_model"]
+__all__ = ["PROMPT_SUFFIXES", "AddedPrompts", "add_prompt_file", "check_model", "pinned"]
 
 PROMPT_SUFFIXES = (".jsonl", ".toml", ".yaml", ".yml", ".json")
 
@@ -73,8 +75,8 @@ def add_prompts(
     added = known = 0
     for dataset_name, members in by_dataset.items():
         spec = described.get(dataset_name) or _dataset_of(session, benchmark.id, dataset_name, members)
-        SCORERS.get(spec.scorer)
-        change = catalog.add_prompts(session, catalog.add_dataset(session, benchmark, spec), members)
+        dataset = catalog.add_dataset(session, benchmark, pinned(session, spec))
+        change = catalog.add_prompts(session, dataset, members)
         added, known = added + change.added, known + change.known
     if added:
         revision = catalog.bump_prompts_revision(session, benchmark)
@@ -89,6 +91,32 @@ def add_prompts(
             },
         )
     return AddedPrompts(name, added, known, tuple(by_dataset))
+
+
+def pinned(session: Session, spec: DatasetSpec) -> DatasetSpec:
+    """The dataset with a scorer that is known to work; a judge with all that makes it this instrument.
+
+    Raises:
+        UsageError: The scorer is unknown, or its judge is not registered.
+        BadInputError: A parameter is unknown or wrong.
+        UnknownPriceError: The judge's price is not known.
+    """
+    if not is_judge(spec.scorer):
+        _try(spec)
+        return spec
+    model = spec_of(catalog.find_model(session, judge_name(spec.scorer_params, spec.scorer)))
+    check_model(model)
+    return spec.model_copy(update={"scorer_params": pin(spec.scorer, spec.scorer_params, model)})
+
+
+def _try(spec: DatasetSpec) -> None:
+    if spec.scorer.startswith("judge"):  # the error shall name the judges
+        JUDGES.get(spec.scorer)
+    try:
+        SCORERS.get(spec.scorer)(**spec.scorer_params)
+    except TypeError as error:
+        problem = str(error).partition(") ")[2] or str(error)
+        raise BadInputError(f"dataset '{spec.name}', scorer '{spec.scorer}': {problem}") from None
 
 
 def _dataset_of(

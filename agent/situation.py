@@ -11,15 +11,16 @@ from sqlmodel import Session, func, select
 from agent.acquisition import build_state
 from agent.context import AgentContext
 from agent.costs import expected_costs, specs_of
+from agent.verdicts import judges_of
 from assay.specs import ModelSpec
 from estimators import Estimator
 from estimators.intervals import ConformalIntervals
-from policies import Policy, PolicyState
+from policies import Policy, PolicyState, Selection
 from storage import jobs, studies, versions
 from storage.matrices import BenchmarkColumns, load_rows
 from storage.tables import Benchmark, EstimatorVersion, Job, JobState, Method, Study
 
-__all__ = ["Situation", "read_situation"]
+__all__ = ["Situation", "read_situation", "unjudged"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Situation:
         specs: R model descriptions.
         columns: The benchmark's columns.
         state: What the policy may look at.
-        bought: Jobs that the study has made so far.
+        bought: Cells that the study has asked for so far.
     """
 
     study: Study
@@ -118,14 +119,52 @@ def _state(
         total=0 if study.max_prompts is None else known + study.max_prompts - bought,
         pending=pending,
         available=~_mask(columns, pks, jobs.parked_cells(session, pks.tolist())),
-        cost=expected_costs(session, context, columns, specs),
+        cost=expected_costs(session, context, columns, methods, specs),
         embeddings=context.embeddings(columns) if policy.uses_embeddings else None,
     )
 
 
 def _bought(session: Session, study_id: int) -> int:
-    query = select(func.count()).where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
-    return int(session.exec(query).one())
+    """Cells that the study has asked for: an answer and its verdict are one."""
+    cells = (
+        select(Job.method_id, Job.prompt_id, Job.scorer_id)
+        .where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
+        .distinct()
+        .subquery()
+    )
+    return int(session.exec(select(func.count()).select_from(cells)).one())
+
+
+def unjudged(session: Session, situation: Situation) -> Selection | None:
+    """The study's cells whose answer is there and whose verdict is not: they come before any new choice.
+
+    Returns:
+        The cells to judge; none of them where another study has asked for the verdicts (they will count here
+        too); None where no verdict is missing.
+    """
+    columns, state = situation.columns, situation.state
+    if not judges_of(session, columns.scorer_pks):
+        return None
+    row_of = {method.id: i for i, method in enumerate(situation.methods)}
+    found = [
+        (row_of[job.method_id], columns.position[job.prompt_id], job)
+        for job in jobs.answered_cells(session, situation.study_id)
+        if job.prompt_id in columns.position and job.method_id in row_of
+    ]
+    missing = [cell for cell in found if np.isnan(state.scores[cell[:2]]) and state.available[cell[:2]]]
+    free = [cell for cell in missing if not state.pending[cell[:2]]]
+    if not missing:
+        return None
+    return Selection.of(
+        [row for row, _, _ in free],
+        [column for _, column, _ in free],
+        probability=[_or_nan(job.probability) for _, _, job in free],
+        gain=[_or_nan(job.gain) for _, _, job in free],
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _mask(

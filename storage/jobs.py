@@ -6,7 +6,7 @@ conditional UPDATE that says whether it won.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = [
     "OPEN_STATES",
     "NewJob",
     "add",
+    "answered_cells",
     "claim",
     "count_finished",
     "count_open",
@@ -28,6 +29,7 @@ __all__ = [
     "failed_step",
     "finish",
     "free_unpaid",
+    "keep_details",
     "open_cells",
     "park",
     "parked_cells",
@@ -54,6 +56,7 @@ class NewJob:
         gain: What the policy expected of it, None where it says nothing.
         probability: Probability with which the policy drew it, None where it was not drawn.
         kind: "inference" or "judge"; also the queue.
+        other_method_id: In a comparison the method B (`method_id` is A), else 0.
     """
 
     method_id: int
@@ -63,12 +66,15 @@ class NewJob:
     gain: float | None = None
     probability: float | None = None
     kind: str = "inference"
+    other_method_id: int = 0
 
 
 def open_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
     """(method, prompt, scorer) of every open job of these methods, whichever study asked."""
     query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
-        col(Job.method_id).in_(list(method_ids)), col(Job.state).in_(OPEN_STATES)
+        col(Job.method_id).in_(list(method_ids)),
+        col(Job.state).in_(OPEN_STATES),
+        Job.other_method_id == 0,
     )
     return {(m, p, s) for m, p, s in session.exec(query).all()}
 
@@ -76,7 +82,9 @@ def open_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, in
 def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, int, int]]:
     """(method, prompt, scorer) of every cell that was set aside: not to be bought again by itself."""
     query = select(Job.method_id, Job.prompt_id, Job.scorer_id).where(
-        col(Job.method_id).in_(list(method_ids)), Job.state == JobState.PARKED
+        col(Job.method_id).in_(list(method_ids)),
+        Job.state == JobState.PARKED,
+        Job.other_method_id == 0,
     )
     return {(m, p, s) for m, p, s in session.exec(query).all()}
 
@@ -132,6 +140,7 @@ def add(session: Session, study_id: int, step: int, jobs: Sequence[NewJob]) -> l
             "state": JobState.QUEUED,
             "reason": "",
             "attempts": 0,
+            "details": {},
             "created_at": now,
             "dispatched_at": now,
             **vars(job),
@@ -155,6 +164,22 @@ def claim(session: Session, job_ids: Sequence[int], owner: str, lease: timedelta
     won = _ids(session.connection().execute(statement))
     query = select(Job).where(col(Job.id).in_(won)).order_by(col(Job.id))
     return list(session.exec(query.execution_options(populate_existing=True)).all())
+
+
+def keep_details(session: Session, details: Mapping[int, dict[str, Any]]) -> None:
+    """Write down what became of some jobs beyond their state (job id -> details)."""
+    for job_id, found in details.items():
+        _update(session, update(Job).where(col(Job.id) == job_id).values(details=found))
+
+
+def answered_cells(session: Session, study_id: int) -> list[Job]:
+    """The study's inference jobs that brought their answer, in the order in which they were chosen."""
+    query = (
+        select(Job)
+        .where(Job.study_id == study_id, Job.state == JobState.DONE, Job.kind == "inference")
+        .order_by(col(Job.id))
+    )
+    return list(session.exec(query).all())
 
 
 def renew(session: Session, job_ids: Sequence[int], owner: str, lease: timedelta) -> int:

@@ -51,6 +51,15 @@ class Charge:
     tokens: int = 0
     gpu_ms: int = 0
 
+    def __add__(self, other: Charge) -> Charge:
+        """The two together, in every unit."""
+        return Charge(
+            usd=self.usd + other.usd,
+            calls=self.calls + other.calls,
+            tokens=self.tokens + other.tokens,
+            gpu_ms=self.gpu_ms + other.gpu_ms,
+        )
+
     def in_unit(self, unit: str) -> int:
         """The amount in one of `UNITS`."""
         return {"usd": self.usd, "calls": self.calls, "tokens": self.tokens, "gpu-ms": self.gpu_ms}[unit]

@@ -199,7 +199,7 @@ class Prompt(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     dataset_id: int = Field(foreign_key="dataset.id")
     key: str
-    content_hash: str
+    content_hash: str = Field(index=True)  # the same content in another dataset has the same answers
     text: str = _text()
     fields: dict[str, Any] = _json()  # target, choices and whatever a template or scorer reads
     created_at: datetime = _time()
@@ -335,12 +335,13 @@ class Job(SQLModel, table=True):
     """One inference or judge call to do, and why it was chosen."""
 
     __table_args__ = (
-        # One open job per cell, whichever study wants it: a score is never asked for twice at once.
+        # One open job per cell (or pair), whichever study wants it: nothing is asked for twice at once.
         Index(
             "one_open_job_per_cell",
             "method_id",
             "prompt_id",
             "scorer_id",
+            "other_method_id",
             unique=True,
             sqlite_where=Column("state").in_(["queued", "leased"]),
             postgresql_where=Column("state").in_(["queued", "leased"]),
@@ -354,6 +355,7 @@ class Job(SQLModel, table=True):
     method_id: int = Field(foreign_key="method.id")
     prompt_id: int = Field(foreign_key="prompt.id")
     scorer_id: int = Field(foreign_key="scorer.id")
+    other_method_id: int = 0  # in a comparison the method B, else 0
     kind: str = "inference"
     state: str = JobState.QUEUED
     reason: str = ""
@@ -366,6 +368,7 @@ class Job(SQLModel, table=True):
     gain: float | None = None
     probability: float | None = None
     expected_cost: int = _amount()
+    details: dict[str, Any] = _json()  # of a judge's job: its calls so far and its verdict
     created_at: datetime = _time()
     finished_at: datetime | None = _time(null=True)
 

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from assay.errors import AssayError, StorageError
@@ -23,9 +23,11 @@ from storage import jobs
 from storage.database import Database
 from storage.ledger import Charge
 from workers.backends import BACKENDS, Answer, Backend, CallError, Request
+from workers.judges import is_judge, make_judge
+from workers.judging import Asker, check_judgeable, question_of, verdict_details
 from workers.outcomes import Outcome, store
 from workers.prices import price_of
-from workers.scorers import SCORERS, Scorer, Unscorable
+from workers.scorers import SCORERS, Unscorable, usable_text
 from workers.work import Work, load_work
 
 __all__ = ["WorkerContext", "run_jobs"]
@@ -125,6 +127,8 @@ async def _one(
         else:
             async with limit:
                 outcome = await _call_and_score(item, backend, context.settings.max_attempts)
+    except Unscorable as error:
+        outcome = Outcome(item, parked=error.reason)
     except AssayError as error:
         outcome = Outcome(item, parked=str(error))
     except Exception as error:
@@ -134,31 +138,78 @@ async def _one(
 
 
 async def _call_and_score(item: Work, backend: Backend, max_attempts: int) -> Outcome:
+    if item.kind == "judge":
+        return await _judge(item, backend, max_attempts)
     # Before the call: what cannot be charged or scored is not bought.
     price = price_of(item.spec)
-    scorer = SCORERS.get(item.scorer)(**item.scorer_params)
+    score = _scoring(item)
     started = time.monotonic()
     try:
         answer = item.known_answer or await backend.answer(_request(item))
     except CallError as error:
-        if error.retry and item.attempt < max_attempts:
-            return Outcome(item, retry=error.reason, delay_s=_backoff(item.attempt, error.retry_after))
-        return Outcome(item, parked=error.reason)
+        return _failed(Outcome(item), error, max_attempts)
     charge = None if item.known_answer else _charge(price, answer)
     latency_ms = (time.monotonic() - started) * 1000
-    return _judged(Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms), scorer, answer)
+    return _scored(Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms), score, answer)
 
 
-def _judged(bought: Outcome, scorer: Scorer, answer: Answer) -> Outcome:
+def _failed(outcome: Outcome, error: CallError, max_attempts: int) -> Outcome:
+    """The outcome of a call that brought no answer: tried again, or set aside with what was paid so far."""
+    attempt = outcome.work.attempt
+    if error.retry and attempt < max_attempts:
+        delay_s = _backoff(attempt, error.retry_after)
+        return replace(outcome, retry=error.reason, delay_s=delay_s, charge=None)
+    return replace(outcome, parked=error.reason)
+
+
+async def _judge(item: Work, backend: Backend, max_attempts: int) -> Outcome:
+    """A judge's job; replies that came before a failure are kept, so that the next try need not buy them."""
+    price = price_of(item.spec)
+    judge, asker = make_judge(item.scorer, item.scorer_params), Asker(item, backend)
+    try:
+        verdict = await judge.judge(question_of(item), asker)
+    except Unscorable as error:
+        return Outcome(item, parked=error.reason)
+    except CallError as error:
+        paid = Outcome(item, charge=asker.charge(price), details=asker.details)
+        return _failed(paid, error, max_attempts)
+    verdict = replace(verdict, usage=asker.usage)
+    found = Outcome(
+        item,
+        charge=asker.charge(price),
+        verdict=verdict,
+        details={**asker.details, "verdict": verdict_details(verdict)},
+    )
+    if verdict.value is None:
+        return found.set_aside(f"{verdict.status}: {verdict.reason}")
+    return found.scored(verdict.value)
+
+
+def _scoring(item: Work) -> Callable[[Answer], float | None]:
+    """How the job's answer becomes a score; None where a judge will say in a job of its own."""
+    if not is_judge(item.scorer):
+        scorer = SCORERS.get(item.scorer)(**item.scorer_params)
+        return lambda answer: scorer.score(answer, item.fields)
+    check_judgeable(item)
+    return _left_to_judge
+
+
+def _left_to_judge(answer: Answer) -> None:
+    usable_text(answer)
+
+
+def _scored(bought: Outcome, scoring: Callable[[Answer], float | None], answer: Answer) -> Outcome:
     """The outcome with its score, or why there is none; the charge stays, whatever the scorer does."""
     name = bought.work.scorer
     try:
-        score = scorer.score(answer, bought.work.fields)
+        score = scoring(answer)
     except Unscorable as error:
         return bought.set_aside(error.reason)
     except Exception as error:
         log.exception("scorer '%s' failed on job %s", name, bought.work.job_id)
         return bought.set_aside(f"scorer '{name}' failed: {type(error).__name__}: {error}")
+    if score is None:
+        return replace(bought, answered=True)
     if not 0.0 <= score <= 1.0:  # also true of NaN
         return bought.set_aside(f"scorer '{name}' gave {score:g}, which is outside [0, 1]")
     return bought.scored(score)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session
@@ -14,9 +15,12 @@ from storage import jobs, ledger
 from storage.database import Database
 from storage.events import emit
 from storage.ledger import Charge
+from storage.preferences import PreferenceRow, add_preferences
 from storage.scores import ScoreRow, add_scores, bump_revision
 from storage.tables import Output, utc_now
 from workers.backends import Answer
+from workers.judges import Verdict
+from workers.judging import verdict_details
 from workers.work import Work
 
 __all__ = ["Outcome", "store"]
@@ -35,6 +39,9 @@ class Outcome:
         answer: The answer, where one was bought now.
         charge: What it cost, where one was bought now.
         latency_ms: How long the call took.
+        answered: The answer is all that was wanted: a judge's job will score it.
+        verdict: What the judge said, in a judge's job.
+        details: What the job keeps for its next try or for the record.
     """
 
     work: Work
@@ -45,6 +52,14 @@ class Outcome:
     answer: Answer | None = None
     charge: Charge | None = None
     latency_ms: float = 0.0
+    answered: bool = False
+    verdict: Verdict | None = None
+    details: dict[str, Any] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the job brought what it was for."""
+        return self.answered or self.score is not None
 
     def scored(self, score: float) -> Outcome:
         """The same with its score."""
@@ -72,7 +87,7 @@ def store(
     with database.begin() as session:
         again = _requeue(session, [outcome for outcome in outcomes if outcome.retry is not None], owner)
         parked = _park(session, [outcome for outcome in outcomes if outcome.parked is not None], owner)
-        done = _finish(session, [outcome for outcome in outcomes if outcome.score is not None])
+        done = _finish(session, [outcome for outcome in outcomes if outcome.done])
         _announce(session, done, parked)
     return again
 
@@ -81,8 +96,11 @@ def _finish(session: Session, outcomes: Sequence[Outcome]) -> list[Outcome]:
     won = jobs.finish(session, [outcome.work.job_id for outcome in outcomes])
     done = [outcome for outcome in outcomes if outcome.work.job_id in won]
     _store_outputs(session, done)
-    add_scores(session, [_score_row(outcome).astuple() for outcome in done])
+    single = [outcome for outcome in done if not outcome.work.other_method_id]
+    add_scores(session, [_score_row(one).astuple() for one in single if one.score is not None])
+    add_preferences(session, [_preference_row(one) for one in done if one.work.other_method_id])
     _settle(session, done)
+    _keep_details(session, done)
     return done
 
 
@@ -99,6 +117,7 @@ def _park(session: Session, outcomes: Sequence[Outcome], owner: str | None) -> l
     ]
     # The answer stays out of the outputs: an answer that cannot be scored must not be reused as if it could.
     _settle(session, parked)
+    _keep_details(session, parked)
     return parked
 
 
@@ -110,7 +129,13 @@ def _requeue(
         delay = timedelta(seconds=outcome.delay_s)
         if jobs.requeue(session, outcome.work.job_id, outcome.retry or "", delay, owner=owner):
             again.append((outcome.work.job_id, outcome.work.kind, outcome.delay_s))
+            _keep_details(session, [outcome])
     return again
+
+
+def _keep_details(session: Session, outcomes: Sequence[Outcome]) -> None:
+    kept = {one.work.job_id: one.details for one in outcomes if one.details is not None}
+    jobs.keep_details(session, kept)
 
 
 def _settle(session: Session, outcomes: Iterable[Outcome]) -> None:
@@ -156,6 +181,19 @@ def _score_row(outcome: Outcome) -> ScoreRow:
         prompt_id=work.prompt_id,
         value=outcome.score,
         job_id=work.job_id,
+    )
+
+
+def _preference_row(outcome: Outcome) -> PreferenceRow:
+    assert outcome.score is not None
+    work = outcome.work
+    return PreferenceRow(
+        method_a_id=work.method_id,
+        method_b_id=work.other_method_id,
+        prompt_id=work.prompt_id,
+        scorer_id=work.scorer_id,
+        value=outcome.score,
+        details=verdict_details(outcome.verdict) if outcome.verdict else {},
     )
 
 

@@ -10,7 +10,7 @@ from assay.errors import UnknownPriceError
 from assay.specs import ModelSpec, Price
 from storage.ledger import Charge
 
-__all__ = ["expected_usd", "price_of", "worst_case_charge"]
+__all__ = ["CHARACTERS_PER_TOKEN", "expected_usd", "price_of", "worst_case_charge"]
 
 FREE = Price(free=True)
 

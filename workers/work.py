@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlmodel import Session, col, select
 
 from assay.errors import BadInputError
 from assay.specs import ModelSpec
+from storage.preferences import known_preferences
 from storage.tables import Dataset, Job, Method, Model, Output, Prompt, Score, Scorer, Template
 from workers.backends import Answer
+from workers.judges import judge_name
 
-__all__ = ["Work", "load_work", "render", "spec_of"]
+__all__ = ["Work", "judge_spec", "known_answers", "load_work", "render", "spec_of"]
 
 FIELD = re.compile(r"\{(\w+)\}")
 
@@ -38,7 +40,12 @@ class Work:
         scorer: Name of the scorer.
         scorer_params: Its parameters.
         known_answer: An answer that was bought before, else None.
-        known_score: A score that is there already, else None.
+        known_score: A score (for a comparison a preference) that is there already, else None.
+        other_method_id: In a comparison the method B, else 0.
+        other_answer: Its answer.
+        details: What earlier tries left behind (of a judge: the replies so far).
+
+    In a judge's job `spec` and `parameters` are those of the judge's model, and `text` is the bare prompt.
     """
 
     job_id: int
@@ -59,6 +66,9 @@ class Work:
     scorer_params: dict[str, Any]
     known_answer: Answer | None
     known_score: float | None
+    other_method_id: int = 0
+    other_answer: Answer | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 def spec_of(model: Model) -> ModelSpec:
@@ -90,10 +100,15 @@ def load_work(session: Session, claimed: Sequence[Job]) -> list[Work]:
     templates = _by_id(session, Template, {method.template_id for method in methods.values()})
     scorers = _by_id(session, Scorer, {job.scorer_id for job in claimed})
     datasets = _by_id(session, Dataset, {prompt.dataset_id for prompt in prompts.values()})
-    answers, scores = _answers(session, claimed), _scores(session, claimed, prompts)
+    judges = {
+        pk: judge_spec(session, scorers[pk]) for pk in {j.scorer_id for j in claimed if j.kind == "judge"}
+    }
+    answers = known_answers(session, _methods_of(claimed), prompts.values())
+    scores = _scores(session, claimed, prompts) | _preferences(session, claimed)
     work = []
     for job in claimed:
         method, prompt, scorer = methods[job.method_id], prompts[job.prompt_id], scorers[job.scorer_id]
+        judge = judges.get(job.scorer_id)
         assert job.id is not None
         work.append(
             Work(
@@ -107,47 +122,83 @@ def load_work(session: Session, claimed: Sequence[Job]) -> list[Work]:
                 method_id=job.method_id,
                 prompt_id=job.prompt_id,
                 prompt_key=prompt.key,
-                text=render(templates[method.template_id], prompt),
+                text=prompt.text if judge else render(templates[method.template_id], prompt),
                 fields=prompt.fields,
-                parameters=method.parameters,
-                spec=spec_of(models[method.model_id]),
+                parameters={} if judge else method.parameters,
+                spec=judge or spec_of(models[method.model_id]),
                 scorer=scorer.name,
                 scorer_params=scorer.params,
-                known_answer=answers.get((job.method_id, job.prompt_id)),
-                known_score=scores.get((job.method_id, job.prompt_id, job.scorer_id)),
+                known_answer=answers.get((job.method_id, prompt.content_hash)),
+                known_score=scores.get((job.method_id, job.other_method_id, job.prompt_id, job.scorer_id)),
+                other_method_id=job.other_method_id,
+                other_answer=answers.get((job.other_method_id, prompt.content_hash)),
+                details=job.details,
             )
         )
     return work
+
+
+def judge_spec(session: Session, scorer: Scorer) -> ModelSpec:
+    """The model of a scorer that is a judge.
+
+    Raises:
+        BadInputError: The scorer names none, or one that is not registered.
+    """
+    name = judge_name(scorer.params, scorer.name)
+    model = session.exec(select(Model).where(Model.name == name)).first()
+    if model is None:
+        raise BadInputError(f"the judge '{name}' is not registered", f"assay model add {name} --judge ...")
+    return spec_of(model)
+
+
+def _methods_of(claimed: Sequence[Job]) -> set[int]:
+    return {job.method_id for job in claimed} | {job.other_method_id for job in claimed} - {0}
 
 
 def _by_id(session: Session, table: Any, ids: set[int]) -> dict[int, Any]:
     return {row.id: row for row in session.exec(select(table).where(col(table.id).in_(ids))).all()}
 
 
-def _answers(session: Session, claimed: Sequence[Job]) -> dict[tuple[int, int], Answer]:
-    query = select(Output).where(
-        col(Output.method_id).in_({job.method_id for job in claimed}),
-        col(Output.prompt_id).in_({job.prompt_id for job in claimed}),
+def known_answers(
+    session: Session, method_ids: Iterable[int], prompts: Iterable[Prompt]
+) -> dict[tuple[int, str], Answer]:
+    """What was bought before, by (method, content hash): a prompt has the same answer in every dataset."""
+    query = (
+        select(Output, Prompt.content_hash)
+        .join(Prompt, col(Prompt.id) == col(Output.prompt_id))
+        .where(
+            col(Output.method_id).in_(list(method_ids)),
+            col(Prompt.content_hash).in_({prompt.content_hash for prompt in prompts}),
+        )
+        .order_by(col(Output.id).desc())  # where there are several, the first that was bought counts
     )
     return {
-        (output.method_id, output.prompt_id): Answer(
+        (output.method_id, content): Answer(
             text=output.text,
             finish_reason=output.finish_reason,
             input_tokens=output.input_tokens,
             output_tokens=output.output_tokens,
             score=output.details.get("score"),
         )
-        for output in session.exec(query).all()
+        for output, content in session.exec(query).all()
     }
 
 
 def _scores(
     session: Session, claimed: Sequence[Job], prompts: dict[int, Prompt]
-) -> dict[tuple[int, int, int], float]:
+) -> dict[tuple[int, int, int, int], float]:
     query = select(Score.method_id, Score.prompt_id, Score.scorer_id, Score.value).where(
         col(Score.dataset_id).in_({prompt.dataset_id for prompt in prompts.values()}),
         col(Score.scorer_id).in_({job.scorer_id for job in claimed}),
         col(Score.method_id).in_({job.method_id for job in claimed}),
         col(Score.prompt_id).in_(list(prompts)),
     )
-    return {(m, p, s): value for m, p, s, value in session.exec(query).all()}
+    return {(m, 0, p, s): value for m, p, s, value in session.exec(query).all()}
+
+
+def _preferences(session: Session, claimed: Sequence[Job]) -> dict[tuple[int, int, int, int], float]:
+    pairs = [job for job in claimed if job.other_method_id]
+    if not pairs:
+        return {}
+    known = known_preferences(session, sorted({job.scorer_id for job in pairs}), sorted(_methods_of(pairs)))
+    return {(one.method_a_id, one.method_b_id, one.prompt_id, one.scorer_id): one.value for one in known}

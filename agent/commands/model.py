@@ -32,6 +32,7 @@ def add(
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
     matrix: Annotated[Path | None, typer.Option(help="Matrix folder of the replay backend.")] = None,
     free: Annotated[bool, typer.Option("--free", help="Calls cost nothing.")] = False,
+    judge: Annotated[bool, typer.Option("--judge", help="It only judges: evaluate it nowhere.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Register a model; the agent then evaluates it on every matching benchmark.
@@ -39,6 +40,8 @@ def add(
     Example: assay model add llama-3-8b --base-url http://127.0.0.1:8000/v1 --free
     """
     spec = _described(name, file, backend, base_url, api_key_env, matrix, free)
+    if judge:
+        spec = spec.model_copy(update={"benchmarks": []})
     check_model(spec)
     with database().begin() as session:
         model, new = catalog.add_model(session, spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,11 +14,12 @@ from typing import Any
 
 @dataclass
 class Endpoint:
-    """A running endpoint, and what it was asked."""
+    """A running endpoint, and what it was asked; `responder` makes a body or a status of each request."""
 
     url: str
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    responder: Callable[[dict[str, Any]], dict[str, Any] | int] | None = None
 
 
 def completion(text: str | None, reason: str = "stop", tokens: tuple[int, int] = (10, 2)) -> dict[str, Any]:
@@ -75,6 +76,10 @@ class _Handler(BaseHTTPRequestHandler):
         text = body["messages"][-1]["content"]
         if text.startswith("slow"):
             time.sleep(0.6)
+        if self.endpoint.responder is not None:
+            found = self.endpoint.responder(body)
+            self._reply(*((found, {}, {"error": {}}) if isinstance(found, int) else (200, {}, found)))
+            return
         status, headers, answer = BEHAVIOURS.get(text, (200, {}, completion(_answer(text))))
         self._reply(status, headers, answer)
 

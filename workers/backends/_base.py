@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ class Answer:
         score: Score that the backend knows already (replay only).
         usage_known: False where the endpoint stated no tokens, or impossible ones: charged at the worst case.
         wait_s: Seconds for which the endpoint wants to be left alone from now on (a limit is used up).
+        first_logprobs: Log-probabilities of the most probable tokens in place of the answer's first token, by
+            token; None where the backend gives none or was not asked.
     """
 
     text: str
@@ -51,6 +54,7 @@ class Answer:
     score: float | None = None
     usage_known: bool = True
     wait_s: float = 0.0
+    first_logprobs: Mapping[str, float] | None = None
 
 
 class CallError(Exception):
@@ -63,6 +67,8 @@ class CallError(Exception):
         status: What kind of failure it was.
         billed: False where the call cannot have been billed, None where nobody knows: it was sent, and its
             answer was lost.
+        malformed_request: Whether the endpoint found fault with the request's form, so that one without its
+            optional parameters may be taken.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class CallError(Exception):
         retry_after: float | None = None,
         status: Status = Status.FAILED,
         billed: bool | None = False,
+        malformed_request: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -80,6 +87,7 @@ class CallError(Exception):
         self.retry_after = retry_after
         self.status = status
         self.billed = billed
+        self.malformed_request = malformed_request
 
 
 class Backend(Protocol):

@@ -24,6 +24,9 @@ __all__ = ["JsonEndpoint", "Reply", "asked_wait"]
 #: HTTP statuses below 500 after which the same call may succeed: timeout, conflict, too early, rate limit.
 RETRIED = frozenset({408, 409, 425, 429})
 
+#: Those that find fault with the request itself: a parameter that this endpoint does not know, say.
+MALFORMED = frozenset({400, 415, 422, 501})
+
 #: An endpoint that asks for a longer wait is asked again after this.
 LONGEST_WAIT_S = 3600.0
 
@@ -123,7 +126,13 @@ def _status_error(status: int, headers: Mapping[str, str], content: bytes) -> Ca
     elif status == 408:
         kind = Status.TIMEOUT
     retry = status in RETRIED or status >= 500
-    return CallError(reason, retry=retry, retry_after=asked_wait(headers), status=kind)
+    return CallError(
+        reason,
+        retry=retry,
+        retry_after=asked_wait(headers),
+        status=kind,
+        malformed_request=status in MALFORMED,
+    )
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:

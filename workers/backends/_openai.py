@@ -72,6 +72,7 @@ def _answer(reply: Reply) -> Answer:
             "the endpoint's answer lacks choices", retry=True, status=Status.UNREADABLE, billed=None
         )
     text, finish_reason = _first(choices)
+    logprobs = choices[0].get("logprobs") if choices else None
     return Answer(
         text=text,
         finish_reason=finish_reason,
@@ -79,6 +80,7 @@ def _answer(reply: Reply) -> Answer:
         output_tokens=tokens[1] if tokens else 0,
         usage_known=tokens is not None,
         wait_s=reply.wait_s,
+        first_logprobs=_first_logprobs(logprobs),
     )
 
 
@@ -87,6 +89,8 @@ def _first(choices: list[Any]) -> tuple[str, str]:
     try:
         choice = choices[0] if choices else {"message": {}}
         content = choice["message"].get("content")
+        if not content and choice["message"].get("refusal"):  # structured outputs refuse in a field of its own
+            return "", "content_filter"
         return _text(content), str(choice.get("finish_reason") or "stop")
     except (AttributeError, KeyError, TypeError) as error:
         raise CallError(
@@ -102,6 +106,17 @@ def _text(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content)
     return "" if content is None else str(content)
+
+
+def _first_logprobs(logprobs: Any) -> dict[str, float] | None:
+    """Alternatives of the first token that is not blank, where the endpoint gives log-probabilities."""
+    try:
+        for token in (logprobs or {}).get("content") or []:
+            if token["token"].strip() and token.get("top_logprobs"):
+                return {str(one["token"]): float(one["logprob"]) for one in token["top_logprobs"]}
+    except (AttributeError, KeyError, TypeError, ValueError):  # an extra: the answer counts without it
+        return None
+    return None
 
 
 def _usage(usage: Any) -> tuple[int, int] | None:

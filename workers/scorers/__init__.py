@@ -2,8 +2,9 @@
 
 from assay.plugins import Registry
 from workers.scorers._base import Scorer, ScorerFactory, Unscorable
+from workers.scorers._text import usable_text
 
-__all__ = ["SCORERS", "Scorer", "ScorerFactory", "Unscorable"]
+__all__ = ["SCORERS", "Scorer", "ScorerFactory", "Unscorable", "usable_text"]
 
 SCORERS: Registry[ScorerFactory] = Registry(
     "scorer",

@@ -11,7 +11,7 @@ from assay.statuses import Status
 from workers.backends import Answer
 from workers.scorers._base import Unscorable
 
-__all__ = ["ExactMatchScorer", "MultipleChoiceScorer", "NumericScorer"]
+__all__ = ["ExactMatchScorer", "MultipleChoiceScorer", "NumericScorer", "usable_text"]
 
 
 class ExactMatchScorer:
@@ -23,7 +23,7 @@ class ExactMatchScorer:
 
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""
-        given = self._normal(_usable_text(answer))
+        given = self._normal(usable_text(answer))
         return float(any(given == self._normal(target) for target in _targets(fields)))
 
     def _normal(self, text: str) -> str:
@@ -55,7 +55,7 @@ class MultipleChoiceScorer:
         """See `Scorer.score`."""
         choices = fields.get("choices") or []
         target = _target_letter(_targets(fields)[0], choices)
-        return float(chosen_letter(_usable_text(answer), choices) == target)
+        return float(chosen_letter(usable_text(answer), choices) == target)
 
 
 OPENING = r"[\s*(\[\"'$]*(?:\\(?:boxed|text)\{)*\(?"
@@ -105,7 +105,7 @@ class NumericScorer:
 
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""
-        given = last_number(_usable_text(answer))
+        given = last_number(usable_text(answer))
         targets = [last_number(target) for target in _targets(fields)]
         if None in targets:
             raise Unscorable("the prompt's target is not a number")
@@ -133,7 +133,8 @@ def last_number(text: str) -> float | None:
     return float(digits.replace(",", "")) * (1.0 if sign in ("", "+") else -1.0)
 
 
-def _usable_text(answer: Answer) -> str:
+def usable_text(answer: Answer) -> str:
+    """The answer's text; Unscorable where it was refused, is empty or was cut off."""
     if answer.finish_reason == "content_filter":
         raise Unscorable("refused by the endpoint's content filter", Status.REFUSED)
     if not answer.text.strip():

@@ -218,6 +218,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("dataset_id", "key"),
     )
+    with op.batch_alter_table("prompt", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_prompt_content_hash"), ["content_hash"], unique=False)
+
     op.create_table(
         "study",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -303,6 +306,7 @@ def upgrade() -> None:
         sa.Column("method_id", sa.Integer(), nullable=False),
         sa.Column("prompt_id", sa.Integer(), nullable=False),
         sa.Column("scorer_id", sa.Integer(), nullable=False),
+        sa.Column("other_method_id", sa.Integer(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
@@ -315,6 +319,7 @@ def upgrade() -> None:
         sa.Column("gain", sa.Float(), nullable=True),
         sa.Column("probability", sa.Float(), nullable=True),
         sa.Column("expected_cost", sa.BigInteger(), nullable=False),
+        sa.Column("details", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(
@@ -340,7 +345,7 @@ def upgrade() -> None:
         batch_op.create_index("jobs_by_study", ["study_id", "state"], unique=False)
         batch_op.create_index(
             "one_open_job_per_cell",
-            ["method_id", "prompt_id", "scorer_id"],
+            ["method_id", "prompt_id", "scorer_id", "other_method_id"],
             unique=True,
             sqlite_where=sa.text("state IN ('queued', 'leased')"),
             postgresql_where=sa.text("state IN ('queued', 'leased')"),
@@ -471,6 +476,9 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_study_benchmark_id"))
 
     op.drop_table("study")
+    with op.batch_alter_table("prompt", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_prompt_content_hash"))
+
     op.drop_table("prompt")
     op.drop_table("artifact")
     op.drop_table("method")
