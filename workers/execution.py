@@ -24,7 +24,7 @@ from storage.database import Database
 from storage.ledger import Charge
 from workers.backends import BACKENDS, Answer, Backend, CallError, Request
 from workers.judges import is_judge, make_judge
-from workers.judging import Asker, check_judgeable, question_of, verdict_details
+from workers.judging import Asker, check_judgeable, explained, question_of, verdict_details
 from workers.outcomes import Outcome, store
 from workers.prices import price_of
 from workers.scorers import SCORERS, Unscorable, usable_text
@@ -165,7 +165,7 @@ def _failed(outcome: Outcome, error: CallError, max_attempts: int) -> Outcome:
 async def _judge(item: Work, backend: Backend, max_attempts: int) -> Outcome:
     """A judge's job; replies that came before a failure are kept, so that the next try need not buy them."""
     price = price_of(item.spec)
-    judge, asker = make_judge(item.scorer, item.scorer_params), Asker(item, backend)
+    judge, asker = make_judge(item.scorer, item.scorer_params), Asker(item, backend.answer)
     try:
         verdict = await judge.judge(question_of(item), asker)
     except Unscorable as error:
@@ -181,7 +181,7 @@ async def _judge(item: Work, backend: Backend, max_attempts: int) -> Outcome:
         details={**asker.details, "verdict": verdict_details(verdict)},
     )
     if verdict.value is None:
-        return found.set_aside(f"{verdict.status}: {verdict.reason}")
+        return found.set_aside(explained(verdict))
     return found.scored(verdict.value)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 from assay.errors import BadInputError
 from assay.specs import Price
 from storage.ledger import Charge
-from workers.backends import Answer, Backend, CallError, Request
+from workers.backends import Answer, CallError, Request
 from workers.judges import Call, Question, Usage, Verdict, is_judge, make_judge
 from workers.scorers import Unscorable, usable_text
 from workers.work import Work
 
-__all__ = ["Asker", "check_judgeable", "question_of", "reference_of", "verdict_details"]
+__all__ = ["Asker", "check_judgeable", "explained", "question_of", "reference_of", "verdict_details"]
 
 #: Parameters that an endpoint may not know; one that refuses them is asked without.
 OPTIONAL = frozenset({"response_format", "logprobs", "top_logprobs"})
@@ -26,12 +27,12 @@ class Asker:
 
     Args:
         item: The judge's job.
-        backend: Its model.
+        send: Makes one call to its model.
     """
 
-    def __init__(self, item: Work, backend: Backend) -> None:
+    def __init__(self, item: Work, send: Callable[[Request], Awaitable[Answer]]) -> None:
         self._item = item
-        self._backend = backend
+        self._send = send
         self._replies: dict[str, Answer] = {
             key: Answer(**reply) for key, reply in item.details.get("calls", {}).items()
         }
@@ -45,12 +46,12 @@ class Asker:
 
     async def _ask(self, call: Call, key: str) -> Answer:
         try:
-            return await self._backend.answer(self._request(call.text, dict(call.parameters), key))
+            return await self._send(self._request(call.text, dict(call.parameters), key))
         except CallError as error:
             if not error.malformed_request or not OPTIONAL & set(call.parameters):
                 raise
         plain = {name: value for name, value in call.parameters.items() if name not in OPTIONAL}
-        return await self._backend.answer(self._request(call.text, plain, key + "-plain"))
+        return await self._send(self._request(call.text, plain, key + "-plain"))
 
     def _request(self, text: str, parameters: dict[str, Any], key: str) -> Request:
         return Request(
@@ -132,6 +133,11 @@ def _text_of(answer: Answer | None) -> str:
     if answer is None:
         raise BadInputError("the answer to be judged is not there", "buy it first")
     return usable_text(answer)
+
+
+def explained(verdict: Verdict) -> str:
+    """Why a judgement brought no value, in one line that says what kind it is."""
+    return f"{verdict.status} verdict: {verdict.reason}"
 
 
 def verdict_details(verdict: Verdict) -> dict[str, Any]:

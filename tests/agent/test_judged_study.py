@@ -146,7 +146,7 @@ def test_the_verdict_sees_the_answer_and_is_kept_with_its_words(
     assert asked["response_format"]["json_schema"]["strict"] is True
     (job,) = [job for job in world.jobs(study) if job.kind == "judge"]
     verdict = job.details["verdict"]
-    assert (verdict["status"], verdict["reason"]) == ("ok", "fine")
+    assert (verdict["status"], verdict["reason"]) == ("scored", "fine")
     assert verdict["usage"] == {"calls": 1, "input_tokens": 10, "output_tokens": 2}
     assert job.probability == world.jobs(study)[0].probability  # how the cell was drawn is not forgotten
 
@@ -197,8 +197,8 @@ def test_two_judges_are_two_scorers_and_the_same_is_one(world: World, endpoint: 
     [
         ("no JSON here", "malformed verdict: it holds no JSON object", 2),
         ("", "empty verdict", 1),
-        (completion("", "content_filter"), "judge refused", 1),
-        (completion('{"score": 1', "length"), "verdict cut off", 1),
+        (completion("", "content_filter"), "refused verdict", 1),
+        (completion('{"score": 1', "length"), "truncated verdict", 1),
     ],
 )
 def test_no_verdict_is_set_aside_with_its_reason_and_paid_for(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from assay.errors import AssayError, BadInputError
 from assay.specs import ModelSpec
+from assay.statuses import Status
 from workers.backends import Answer, CallError
 from workers.judges import (
     JUDGES,
@@ -21,7 +22,6 @@ from workers.judges import (
     Call,
     Question,
     Verdict,
-    VerdictStatus,
     make_judge,
     pin,
     template_hash,
@@ -68,14 +68,14 @@ class TestContract:
     @pytest.mark.parametrize(
         ("reply", "status"),
         [
-            (Answer("I cannot", "content_filter"), VerdictStatus.REFUSED),
-            (Answer(" \n"), VerdictStatus.EMPTY),
-            (Answer("what a question"), VerdictStatus.MALFORMED),
-            (Answer('{"reason": "no verdict"}'), VerdictStatus.MALFORMED),
+            (Answer("I cannot", "content_filter"), Status.REFUSED),
+            (Answer(" \n"), Status.EMPTY),
+            (Answer("what a question"), Status.MALFORMED),
+            (Answer('{"reason": "no verdict"}'), Status.MALFORMED),
         ],
     )
     def test_what_is_no_verdict_has_a_status_and_never_a_value(
-        self, name: str, reply: Answer, status: VerdictStatus
+        self, name: str, reply: Answer, status: Status
     ) -> None:
         found = judged(name, reply, reply)
         assert (found.status, found.value, found.preference) == (status, None, None)
@@ -166,12 +166,12 @@ def test_a_reply_that_cannot_be_read_is_mended_once(reply: str) -> None:
     found = asyncio.run(make_judge("judge-score", {}).judge(QUESTION, script))
     assert found.value == 1.0
     assert reply in script.asked[1].text
-    assert judged("judge-score", Answer(reply), Answer(reply)).status is VerdictStatus.MALFORMED
-    assert judged("judge-score", Answer(reply), repairs=0).status is VerdictStatus.MALFORMED
+    assert judged("judge-score", Answer(reply), Answer(reply)).status is Status.MALFORMED
+    assert judged("judge-score", Answer(reply), repairs=0).status is Status.MALFORMED
 
 
 def test_a_cut_off_reply_is_not_mended() -> None:
-    assert judged("judge-score", Answer('{"score": 10}', "length")).status is VerdictStatus.TRUNCATED
+    assert judged("judge-score", Answer('{"score": 10}', "length")).status is Status.TRUNCATED
 
 
 @given(st.text())
@@ -217,7 +217,7 @@ def test_the_answers_change_places() -> None:
 
 def test_a_refusal_in_one_order_is_no_preference() -> None:
     found = judged("judge-pairwise", *better("first"), Answer("", "content_filter"))
-    assert (found.status, found.value) == (VerdictStatus.REFUSED, None)
+    assert (found.status, found.value) == (Status.REFUSED, None)
 
 
 def test_a_random_order_is_asked_once_and_depends_on_the_content_alone() -> None:
@@ -260,7 +260,7 @@ def test_spaced_tokens_are_the_same_letter() -> None:
 def test_without_probabilities_the_letter_counts() -> None:
     assert judged("judge-weighted", Answer("m"), Answer("M.")).value == 1.0
     assert judged("judge-weighted", Answer("(M)"), Answer("**m**")).value == 0.0
-    assert judged("judge-weighted", Answer("maybe"), Answer("m")).status is VerdictStatus.MALFORMED
+    assert judged("judge-weighted", Answer("maybe"), Answer("m")).status is Status.MALFORMED
 
 
 def test_a_scale_or_rule_that_cannot_be_is_refused() -> None:

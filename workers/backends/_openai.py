@@ -89,7 +89,9 @@ def _first(choices: list[Any]) -> tuple[str, str]:
     try:
         choice = choices[0] if choices else {"message": {}}
         content = choice["message"].get("content")
-        if not content and choice["message"].get("refusal"):  # structured outputs refuse in a field of its own
+        if not content and choice["message"].get(
+            "refusal"
+        ):  # structured outputs refuse in a field of its own
             return "", "content_filter"
         return _text(content), str(choice.get("finish_reason") or "stop")
     except (AttributeError, KeyError, TypeError) as error:

@@ -11,11 +11,11 @@ A judge is a pinned instrument: model, template hash and parameters are the iden
 Within the program nobody calls a judge directly: a judgement is a job of the queue `judge`, reserved in the
 ledger before and settled after. A job that names two methods (`NewJob.other_method_id`, A and B as in
 `storage.preferences.ordered_pair`) becomes a row of `preference`, with votes and flip in its `details`; one
-that names one method becomes a score. There is a value, or a status that says why not (`VerdictStatus`): a
+that names one method becomes a score. There is a value, or a status that says why not (`assay.statuses`): a
 malformed verdict is never a score of zero.
 """
 
-from workers.judges._base import Ask, Call, Judge, JudgeFactory, Question, Usage, Verdict, VerdictStatus
+from workers.judges._base import Ask, Call, Judge, JudgeFactory, Question, Usage, Verdict
 from workers.judges._pinning import JUDGES, is_judge, judge_name, make_judge, pin
 from workers.judges._templates import TEMPLATES, template_hash
 
@@ -29,7 +29,6 @@ __all__ = [
     "Question",
     "Usage",
     "Verdict",
-    "VerdictStatus",
     "is_judge",
     "judge_name",
     "make_judge",

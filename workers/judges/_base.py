@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 
+from assay.statuses import Status
 from workers.backends import Answer
 
-__all__ = ["Ask", "Call", "Judge", "JudgeFactory", "Question", "Usage", "Verdict", "VerdictStatus"]
-
-
-class VerdictStatus(StrEnum):
-    """How a judgement ended; everything but OK is no score, and is never kept as one."""
-
-    OK = "ok"
-    MALFORMED = "malformed verdict"
-    REFUSED = "judge refused"
-    TRUNCATED = "verdict cut off"
-    EMPTY = "empty verdict"
+__all__ = ["Ask", "Call", "Judge", "JudgeFactory", "Question", "Usage", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -63,15 +53,15 @@ class Verdict:
     """What a judge says of a question.
 
     Attributes:
-        status: OK, or why there is no value.
+        status: SCORED, or why there is no value: MALFORMED, REFUSED, TRUNCATED or EMPTY.
         value: In [0, 1]: the score of the answer; in a comparison the preference for A (1 = A, 0 = B,
-            0.5 = tie, anything between where the judge weighs). None unless the status is OK.
+            0.5 = tie, anything between where the judge weighs). None unless the status is SCORED.
         votes: In a comparison the preference for A in each order asked, first with A shown first.
         reason: The judge's own words, or what was wrong with them; one line, cut to a few hundred characters.
         usage: What it took; filled in by whoever made the calls.
     """
 
-    status: VerdictStatus
+    status: Status
     value: float | None = None
     votes: tuple[float, ...] = ()
     reason: str = ""
@@ -80,7 +70,7 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether there is a value."""
-        return self.status is VerdictStatus.OK
+        return self.status is Status.SCORED
 
     @property
     def preference(self) -> str | None:

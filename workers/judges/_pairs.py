@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from assay.errors import UsageError
+from assay.statuses import Status
 from workers.backends import Answer
-from workers.judges._base import Ask, Call, Question, Verdict, VerdictStatus
+from workers.judges._base import Ask, Call, Question, Verdict
 from workers.judges._reading import json_object, no_verdict, one_line
 from workers.judges._score import json_format, reference_part
 from workers.judges._templates import fill, template_text
@@ -57,7 +58,7 @@ class _PairJudge(ABC):
             votes.append(found.value if a_first else 1.0 - found.value)
             reasons.append(found.reason)
         reason = " | ".join(filter(None, reasons))
-        return Verdict(VerdictStatus.OK, self._settled(votes), tuple(votes), reason)
+        return Verdict(Status.SCORED, self._settled(votes), tuple(votes), reason)
 
     def longest(self, question: Question) -> list[Call]:
         """See `Judge.longest`."""
@@ -135,7 +136,7 @@ class PairwiseJudge(_PairJudge):
         if not isinstance(better, str) or better.strip().lower() not in self.VERDICTS:
             return _malformed("it names neither 'first', 'second' nor 'tie' under 'better'")
         value = self.VERDICTS[better.strip().lower()]
-        return Verdict(VerdictStatus.OK, value, reason=one_line(found.get("reason", "")))
+        return Verdict(Status.SCORED, value, reason=one_line(found.get("reason", "")))
 
     def _settled(self, votes: list[float]) -> float:
         if self.ties == "average":
@@ -171,11 +172,11 @@ class WeightedJudge(_PairJudge):
             return wrong
         weight = _weight(reply.first_logprobs, self.LETTERS) if reply.first_logprobs else None
         if weight is not None:
-            return Verdict(VerdictStatus.OK, weight, reason=f"weight {weight:.4f}")
+            return Verdict(Status.SCORED, weight, reason=f"weight {weight:.4f}")
         said = re.match(r"\W*([mM])\b", reply.text)
         if said is None:
             return _malformed("it is neither m nor M")
-        return Verdict(VerdictStatus.OK, float(said.group(1) == "m"), reason=said.group(1))
+        return Verdict(Status.SCORED, float(said.group(1) == "m"), reason=said.group(1))
 
 
 def _weight(logprobs: Mapping[str, float], letters: tuple[str, str]) -> float | None:
@@ -185,4 +186,4 @@ def _weight(logprobs: Mapping[str, float], letters: tuple[str, str]) -> float | 
 
 
 def _malformed(problem: str) -> Verdict:
-    return Verdict(VerdictStatus.MALFORMED, reason=problem)
+    return Verdict(Status.MALFORMED, reason=problem)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from assay.statuses import Status
 from workers.backends import Answer
-from workers.judges._base import Verdict, VerdictStatus
+from workers.judges._base import Verdict
 
 __all__ = ["json_object", "no_verdict", "one_line"]
 
@@ -16,11 +17,11 @@ LONGEST_REASON = 400
 def no_verdict(reply: Answer, *, may_be_cut: bool = False) -> Verdict | None:
     """Why a reply holds no verdict at all, or None where it may hold one."""
     if reply.finish_reason == "content_filter":
-        return Verdict(VerdictStatus.REFUSED, reason="refused by the judge endpoint's content filter")
+        return Verdict(Status.REFUSED, reason="refused by the judge endpoint's content filter")
     if reply.finish_reason == "length" and not may_be_cut:
-        return Verdict(VerdictStatus.TRUNCATED, reason="the judge's reply was cut off at max_tokens")
+        return Verdict(Status.TRUNCATED, reason="the judge's reply was cut off at max_tokens")
     if not reply.text.strip():
-        return Verdict(VerdictStatus.EMPTY, reason="the judge's reply is empty")
+        return Verdict(Status.EMPTY, reason="the judge's reply is empty")
     return None
 
 

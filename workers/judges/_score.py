@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import UsageError
+from assay.statuses import Status
 from workers.backends import Answer
-from workers.judges._base import Ask, Call, Question, Verdict, VerdictStatus
+from workers.judges._base import Ask, Call, Question, Verdict
 from workers.judges._reading import json_object, no_verdict, one_line
 from workers.judges._templates import fill, template_text
 
@@ -66,7 +67,7 @@ class ScoreJudge:
         """See `Judge.judge`."""
         call = self._call(question)
         verdict, reply = self._read(await ask(call))
-        if verdict.status is not VerdictStatus.MALFORMED or not self.repairs:
+        if verdict.status is not Status.MALFORMED or not self.repairs:
             return verdict
         return self._read(await ask(self._repair(call, reply, verdict.reason)))[0]
 
@@ -114,7 +115,7 @@ class ScoreJudge:
         if not self.low <= score <= self.high:
             return _malformed(f"its score {score:g} is outside {self.low} to {self.high}")
         value = (score - self.low) / (self.high - self.low)
-        return Verdict(VerdictStatus.OK, value, reason=one_line(found.get("reason", "")))
+        return Verdict(Status.SCORED, value, reason=one_line(found.get("reason", "")))
 
 
 def json_format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -136,4 +137,4 @@ def reference_part(question: Question) -> str:
 
 
 def _malformed(problem: str) -> Verdict:
-    return Verdict(VerdictStatus.MALFORMED, reason=problem)
+    return Verdict(Status.MALFORMED, reason=problem)
