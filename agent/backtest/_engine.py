@@ -20,6 +20,7 @@ from agent.backtest._journal import Journal
 from agent.backtest._settings import BacktestSettings
 from agent.backtest._splits import Split, build_splits
 from assay.plugins import Registry
+from policies import POLICIES
 
 __all__ = ["OBJECTIVES", "Objective", "Task", "run_backtest"]
 
@@ -86,6 +87,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     "assay.objectives",
     {
         "best": "agent.backtest._best:BestObjective",
+        "compare": "agent.backtest._compare:CompareObjective",
         "estimate": "agent.backtest._estimate:EstimateObjective",
     },
 )
@@ -116,7 +118,7 @@ def run_backtest(
     objective = OBJECTIVES.get(settings.objective)()
     if not settings.estimators:
         settings = replace(settings, estimators=(objective.default_estimator,))
-    settings.check()
+    settings.check(getattr(objective, "policies", POLICIES))
     splits = build_splits(settings, needs_history=objective.needs_history)
     objective.check(settings, splits)
     tasks = objective.tasks(settings, len(splits))

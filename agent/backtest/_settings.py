@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
+from assay.plugins import Registry
 from estimators import ESTIMATORS
 from estimators._encoders import ENCODERS
 from policies import POLICIES
@@ -40,6 +41,9 @@ class BacktestSettings:
         pooled: So many test rows come earlier: their answers are pooled before the others are tried.
         pooled_prompts: Prompts that each of those acquires.
         cold_share: Share of a study that is drawn among prompts without history; None = by their weight.
+        subset: Objective compare: share of the prompts that a seed treats as the whole test set.
+        risk: Objective compare: stop each pair at this risk (None = sample sizes are the budgets).
+        least_labels: Objective compare: first sample size of iterative runs.
         force: Let policies run that refuse because they would take too long.
     """
 
@@ -63,12 +67,15 @@ class BacktestSettings:
     pooled: int = 0
     pooled_prompts: int = 100
     cold_share: float | None = None
+    subset: float = 0.8
+    risk: float | None = None
+    least_labels: int = 5
     force: bool = False
 
-    def check(self) -> None:
+    def check(self, policies: Registry[Any] = POLICIES) -> None:
         """Raise UsageError where the settings make no sense, before anything is run."""
         for name in self.policies:
-            POLICIES.get(name)
+            policies.get(name)
         for name in self.estimators:
             ESTIMATORS.get(name)
         ENCODERS.get(self.encoder)
@@ -78,6 +85,9 @@ class BacktestSettings:
         _require(self.test_rows >= 0, "--test-rows must not be negative")
         _require(self.batch >= 1, "--batch must be at least 1")
         _require(0 < self.train_share < 1, "--train-share must lie between 0 and 1")
+        _require(0 < self.subset <= 1, "--subset must lie in (0, 1]")
+        _require(self.risk is None or 0 < self.risk < 1, "--risk must lie between 0 and 1")
+        _require(self.least_labels >= 1, "--least-labels must be at least 1")
         _require(self.random_splits >= 0, "--random-splits must not be negative")
         ways = [bool(self.test_matrix), self.random_splits > 0, self.leave_one_out, bool(self.holdout_group)]
         _require(

