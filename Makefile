@@ -22,11 +22,11 @@ demo: $(STAMP)  ## evaluate a new model end to end, in about a minute
 	@$(BIN)/assay demo
 
 test: $(STAMP)  ## tests that need no server and no network
-	@$(BIN)/pytest -n 2 -m 'not services'
+	@$(BIN)/pytest -n 2 -m 'not services and not browser'
 
-test-services: $(STAMP)  ## tests against PostgreSQL and Redis (starts what is not running)
+test-services: $(STAMP)  ## tests against PostgreSQL, Redis and Chromium (starts what is not running)
 	@bash .ci/services
-	@$(BIN)/pytest -m services
+	@$(BIN)/pytest -m 'services or browser'
 
 lint: $(STAMP)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

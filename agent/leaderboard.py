@@ -119,6 +119,13 @@ class LeaderboardRow:
         """Width of the interval."""
         return self.high - self.low
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation, or the wider one that an (asymmetric or calibrated) interval stands for."""
+        if self.interval_kind == COMPLETE:
+            return 0.0
+        return max(self.std, self.width / (2.0 * float(ndtri(0.5 + self.level / 2.0))))
+
     def age_seconds(self, now: datetime) -> float | None:
         """Seconds since it was estimated; None where it was imported complete."""
         return None if self.estimated_at is None else max(0.0, (now - self.estimated_at).total_seconds())
@@ -340,7 +347,7 @@ def _unranked(study: _StudyInfo | None) -> dict[str, Any]:
 def _ranked(rows: list[LeaderboardRow], level: float) -> tuple[LeaderboardRow, ...]:
     rows = sorted(rows, key=lambda row: (-row.score, row.method))
     score = np.array([row.score for row in rows])
-    spread = np.array([_spread(row) for row in rows])
+    spread = np.array([row.spread for row in rows])
     best, worst = rank_ranges(score, spread, level)
     ahead = _better_than_next(score, spread)
     higher = np.searchsorted(-score, -score - TIE)  # rows are sorted: how many lie clearly above
@@ -348,13 +355,6 @@ def _ranked(rows: list[LeaderboardRow], level: float) -> tuple[LeaderboardRow, .
         replace(row, rank=int(above) + 1, rank_best=int(b), rank_worst=int(w), better_than_next=p)
         for row, above, b, w, p in zip(rows, higher, best, worst, ahead, strict=True)
     )
-
-
-def _spread(row: LeaderboardRow) -> float:
-    """The standard deviation, or the wider one that an (asymmetric or calibrated) interval stands for."""
-    if row.interval_kind == COMPLETE:
-        return 0.0
-    return max(row.std, row.width / (2.0 * float(ndtri(0.5 + row.level / 2.0))))
 
 
 def rank_ranges(

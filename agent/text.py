@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from datetime import datetime
 
-__all__ = ["ago", "amount", "dollars", "printable", "span"]
+__all__ = ["ago", "amount", "dollars", "printable", "printable_lines", "span"]
 
 LONGEST = 200
 # Control, format (direction overrides, zero-width), surrogate, private use, line and paragraph separators.
@@ -24,6 +24,12 @@ def printable(value: object, longest: int = LONGEST) -> str:
     if not text.isprintable():
         text = "".join(_visible(character) for character in " ".join(text.split()))
     return text + "…" if cut else text
+
+
+def printable_lines(value: object) -> str:
+    """Text with its line breaks and tabs, other hidden characters as their code."""
+    lines = str(value).expandtabs(4).splitlines()
+    return "\n".join(line if line.isprintable() else "".join(map(_visible, line)) for line in lines)
 
 
 def _visible(character: str) -> str:

@@ -142,6 +142,7 @@ class Decision:
     policy: str
     version_id: int | None
     method: str
+    prompt_id: int
     prompt: str
     excerpt: str
     gain: float | None
@@ -446,6 +447,7 @@ def decision(
         policy=policy,
         version_id=version_id,
         method=method,
+        prompt_id=job.prompt_id,
         prompt=f"{dataset}/{key}",
         excerpt=excerpt if len(excerpt) <= EXCERPT else excerpt[:EXCERPT] + "…",
         gain=job.gain,

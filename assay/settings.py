@@ -78,6 +78,9 @@ class Settings(BaseSettings):
         default=256, ge=1, description="Largest body of a bulk import, megabytes (of anything else: 4)."
     )
     web_port: int = Field(default=8765, ge=1, le=65535, description="Port of the web page.")
+    web_steering: bool = Field(
+        default=True, description="Whether the page pauses and resumes studies for who sits at its machine."
+    )
 
     @classmethod
     def settings_customise_sources(

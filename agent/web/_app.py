@@ -4,41 +4,49 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import uvicorn
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRouter
 from fastapi.staticfiles import StaticFiles
-from sqlmodel import Session, select
+from sqlmodel import select
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from agent import render
+from agent import render, steering
 from agent import views as pages
 from agent.api import Gate, create_api
 from agent.boards import Boards, Shared
 from agent.body import Body
+from agent.context import AgentContext
 from agent.leaderboard import Leaderboard
 from agent.web import _charts as charts
+from agent.web import _details
 from agent.web._headers import HEADERS, SecurityHeaders
 from agent.web._leaderboard_view import view_of
+from agent.web._prompt_pages import PromptMap
 from agent.web._rendering import as_json, html, problem
+from agent.web._request import Reading, benchmark_name, number, wants_json
+from agent.web._spend_pages import SpendPage
+from agent.web._steering import ForgedError, form_token, may_steer, read_form, refuse_forged
 from assay.errors import AssayError, StorageError, UsageError
 from assay.settings import Settings
 from storage.database import Database
 from storage.tables import Benchmark, StudyState, utc_now
+from workers import broker
 
 __all__ = ["create_app", "serve"]
 
 log = logging.getLogger(__name__)
 router = APIRouter()
 
-LARGEST_ID = 2**31 - 1
 BODIES, BODY_S = 32, 5.0  # rendered leaderboards kept, and for how long: their ages grow
+STEER_ELSEWHERE = "Studies are paused and resumed through the page only at the machine that serves it."
+STEER_HINT = "Use assay study pause or resume, or the API with a token that may run."
 CHARTS = 6  # methods of a study that are drawn; the table below has all
 
 
@@ -46,9 +54,14 @@ def create_app(settings: Settings) -> FastAPI:
     """The application over one database; it opens no connection before the first request."""
     app = FastAPI(title="Assay", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.database = Database(settings.database)
+    app.state.settings = settings
+    app.state.context = AgentContext(app.state.database, settings, _send_nothing, _send_nothing)
     app.state.boards = Boards(settings.cache_dir)
     app.state.bodies = Shared[Body](BODIES, BODY_S)
+    app.state.maps = Shared[PromptMap](BODIES)
+    app.state.spending = Shared[SpendPage](1)
     app.include_router(router)
+    app.include_router(_details.router)
     app.mount("/api/v1", create_api(settings, app.state.database, app.state.boards))
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
@@ -56,8 +69,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(AssayError, _assay_error)
+    app.add_exception_handler(ForgedError, _forged)
     app.add_exception_handler(Exception, _crash)
     return app
+
+
+def _send_nothing(*_: object) -> None:
+    """Pages only look: whoever works on jobs and fits is sent them by the agent."""
 
 
 def serve(settings: Settings, host: str = "127.0.0.1", port: int | None = None) -> None:
@@ -103,38 +121,6 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-# --- what a request needs ----------------------------------------------------------------------------------
-
-
-def _session(request: Request) -> Iterator[Session]:
-    with request.app.state.database.read() as session:
-        yield session
-
-
-Reading = Annotated[Session, Depends(_session)]
-
-
-def _wants_json(request: Request) -> bool:
-    return request.query_params.get("format") == "json" or request.url.path.endswith(".json")
-
-
-def _name(session: Session, ref: str) -> str:
-    """A benchmark's name from the end of a path; ".json" belongs to it only where it is called so."""
-    if "\x00" in ref:
-        raise UsageError("a benchmark's name holds no such characters", "see the list of benchmarks")
-    if ref.endswith(".json"):
-        called_so = session.exec(select(Benchmark.id).where(Benchmark.name == ref)).first()
-        return ref if called_so is not None else ref.removesuffix(".json")
-    return ref
-
-
-def _study_id(ref: str) -> int:
-    number = ref.removesuffix(".json")
-    if not (number.isascii() and number.isdigit() and int(number[:20]) <= LARGEST_ID):
-        raise UsageError(f"'{ref[:50]}' is not a study's number", "see the list of studies")
-    return int(number)
-
-
 # --- pages -------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +132,7 @@ def benchmarks(request: Request, session: Reading) -> Response:
     names = session.exec(select(Benchmark.name).order_by(Benchmark.name)).all()
     boards = [request.app.state.boards.get(session, name) for name in names]
     lines = pages.benchmark_lines(session, boards)
-    if _wants_json(request):
+    if wants_json(request):
         return as_json({"benchmarks": lines})
     return html(request, "benchmarks.html", benchmarks=lines)
 
@@ -154,7 +140,7 @@ def benchmarks(request: Request, session: Reading) -> Response:
 @router.get("/benchmarks/{ref:path}")
 def leaderboard(request: Request, ref: str, session: Reading) -> Response:
     """A benchmark's leaderboard as a page, JSON, CSV or Markdown."""
-    board = request.app.state.boards.get(session, _name(session, ref))
+    board = request.app.state.boards.get(session, benchmark_name(session, ref))
     key = (request.url.path, request.url.query)
     body: Body = request.app.state.bodies.get(key, board.built_at, lambda: _leaderboard(request, board))
     return body.answer(request)
@@ -165,7 +151,7 @@ def _leaderboard(request: Request, board: Leaderboard) -> Body:
     view = view_of(board, dict(request.query_params))
     listed = board.only(view.rows)
     kind = request.query_params.get("format", "")
-    if _wants_json(request):
+    if wants_json(request):
         return Body.of(as_json(render.as_dict(listed)))
     if kind == "csv":
         return Body.of(_file(render.as_csv(listed), "csv", "text/csv"))
@@ -191,8 +177,8 @@ def studies(request: Request, session: Reading) -> Response:
     known = [str(known) for known in StudyState]
     if state and state not in known:
         raise UsageError(f"unknown state '{state[:50]}'", f"use one of: {', '.join(known)}")
-    lines = pages.study_lines(session, state=state, before=None if before is None else _study_id(before))
-    if _wants_json(request):
+    lines = pages.study_lines(session, state=state, before=None if before is None else number(before))
+    if wants_json(request):
         return as_json({"studies": lines})
     return html(request, "studies.html", studies=lines, state=state, states=known)
 
@@ -200,25 +186,65 @@ def studies(request: Request, session: Reading) -> Response:
 @router.get("/studies/{ref}")
 def study(request: Request, ref: str, session: Reading) -> Response:
     """One study: progress, spend, interval, decisions."""
-    page = pages.study_page(session, _study_id(ref))
-    if _wants_json(request):
+    page = pages.study_page(session, number(ref))
+    if wants_json(request):
         return as_json(page)
     drawn = list(page.steps.items())[:CHARTS]
     curves = {
         name: charts.curve_of([(s.acquired, s.low, s.score, s.high) for s in steps]) for name, steps in drawn
     }
     refresh = request.query_params.get("refresh") == "5"
-    return html(request, "study.html", page=page, study=page.study, curves=curves, refresh=refresh)
+    return html(
+        request,
+        "study.html",
+        page=page,
+        study=page.study,
+        curves=curves,
+        refresh=refresh,
+        steers=_buttons(request, page.study),
+    )
 
 
-@router.get("/events")
-@router.get("/events.json")
-def events(request: Request, session: Reading) -> Response:
-    """The newest events."""
-    lines = pages.event_lines(session)
-    if _wants_json(request):
-        return as_json({"events": lines})
-    return html(request, "events.html", events=lines)
+#: What may be done with a study in which state.
+STEERING = {
+    "pause": (StudyState.WAITING, StudyState.RUNNING),
+    "resume": (StudyState.PAUSED, StudyState.FAILED),
+}
+
+
+def _buttons(request: Request, shown: pages.StudyLine) -> list[tuple[str, str, str]]:
+    """(label, address, form token) of each button that this reader may press."""
+    if not may_steer(request):
+        return []
+    found = [
+        (what, f"/studies/{shown.id}/{what}") for what, states in STEERING.items() if shown.state in states
+    ]
+    return [(what, address, form_token(address)) for what, address in found]
+
+
+@router.post("/studies/{ref}/{what}")
+async def steer(request: Request, ref: str, what: str) -> Response:
+    """Pause or resume a study, for who sits at this machine; then its page again."""
+    study_id = number(ref)
+    if what not in STEERING:
+        raise UsageError(f"a study cannot be told to '{what[:50]}'", "use one of: pause, resume")
+    if not may_steer(request):
+        return problem(request, 403, "Not from here", STEER_ELSEWHERE, STEER_HINT)
+    refuse_forged(request, (await read_form(request)).get("token", ""))
+    await run_in_threadpool(_steer, request.app.state, study_id, what)
+    return Response(status_code=303, headers={"Location": f"/studies/{study_id}"})
+
+
+def _steer(state: State, study_id: int, what: str) -> None:
+    with state.database.begin() as session:
+        (steering.pause if what == "pause" else steering.resume)(session, study_id)
+    with broker.client(state.settings.broker, socket_connect_timeout=1, socket_timeout=1) as connection:
+        broker.wake_agent(connection)
+
+
+def _forged(request: Request, error: Exception) -> Response:
+    detail = "The request did not come from this page, or the server was started again since."
+    return problem(request, 403, "Refused", detail, "Load the study's page again and press the button there.")
 
 
 @router.get("/healthz")

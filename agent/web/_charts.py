@@ -9,9 +9,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from agent.comparison import Comparison, Difference
 from agent.leaderboard import LeaderboardRow
+from agent.web._prompt_pages import Cell
 
-__all__ = ["Axis", "Bar", "Curve", "axis_of", "bar_of", "curve_of"]
+__all__ = [
+    "Axis",
+    "Bar",
+    "Curve",
+    "Differences",
+    "Map",
+    "axis_of",
+    "bar_axis",
+    "bar_of",
+    "curve_of",
+    "differences_of",
+    "map_of",
+]
 
 BAR_WIDTH, BAR_MARGIN = 220.0, 10.0
 CURVE_WIDTH, CURVE_HEIGHT = 440.0, 240.0
@@ -119,6 +133,58 @@ def curve_of(steps: Sequence[tuple[int, float, float, float]]) -> Curve:
     lower = [(x.at(n), y.at(low)) for n, low, _, _ in steps]
     middle = [(x.at(n), y.at(score)) for n, _, score, _ in steps]
     return Curve(x, y, _points([*upper, *reversed(lower)]), _points(middle), tuple(middle))
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Intervals of differences on one axis that shows 0: (label, low, value, high) in coordinates."""
+
+    axis: Axis
+    zero: float
+    lines: tuple[tuple[str, float, float, float], ...]
+
+
+def differences_of(comparison: Comparison) -> Differences:
+    """Draw the differences of a comparison, those that there are."""
+    found: list[tuple[str, Difference | None]] = [
+        ("all prompts, estimated", comparison.estimated),
+        ("common prompts", comparison.paired),
+        ("such prompts in general", comparison.sampled),
+    ]
+    known = [(label, d) for label, d in found if d is not None]
+    ends = [0.0, *(end for _, d in known for end in (d.low, d.high, d.value))]
+    axis = axis_of(ends, 10.0, 430.0, intervals=6)
+    lines = tuple((label, axis.at(d.low), axis.at(d.value), axis.at(d.high)) for label, d in known)
+    return Differences(axis, axis.at(0.0), lines)
+
+
+@dataclass(frozen=True)
+class Map:
+    """Prompts by discrimination (x) and difficulty (y, hard ones on top): circles (x, y, radius, cell)."""
+
+    x: Axis
+    y: Axis
+    circles: tuple[tuple[float, float, float, Cell], ...]
+
+
+MAP_WIDTH, MAP_HEIGHT, LARGEST_CIRCLE = 640.0, 380.0, 9.0
+
+
+def map_of(cells: Sequence[Cell]) -> Map:
+    """Draw the cells with areas in proportion to their counts."""
+    x = axis_of([c.discrimination for c in cells] or [0.0], LEFT, MAP_WIDTH - RIGHT, intervals=6)
+    y = axis_of([0.0, 1.0], MAP_HEIGHT - BOTTOM, TOP, intervals=5)
+    most = max((cell.count for cell in cells), default=1)
+    circles = (
+        (
+            x.at(c.discrimination),
+            y.at(c.difficulty),
+            round(1.6 + LARGEST_CIRCLE * (c.count / most) ** 0.5, 1),
+            c,
+        )
+        for c in cells
+    )
+    return Map(x, y, tuple(circles))
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:

@@ -1,4 +1,4 @@
-"""Headers that every answer carries: no script at all, styles only from us, never inside a frame."""
+"""Headers that every answer carries: scripts and styles only from files of ours, never inside a frame."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ __all__ = ["HEADERS", "SecurityHeaders"]
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
+        "form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from agent.body import as_json
 from agent.leaderboard import INTERVAL_WORDS
-from agent.text import ago, dollars, printable
+from agent.text import ago, dollars, printable, printable_lines
 from assay import __version__
 from storage.tables import utc_now
 
@@ -28,6 +28,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         show=printable,
+        lines=printable_lines,
         dollars=dollars,
         ago=lambda then: ago(then, utc_now()),
         clock=lambda then: then.strftime("%Y-%m-%d %H:%M:%S UTC"),

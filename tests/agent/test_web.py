@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,6 +16,7 @@ from agent.web._charts import axis_of, curve_of
 from assay.errors import UsageError
 from assay.settings import Settings
 from storage import events
+from storage.tables import Output, WatchedItem
 from tests.agent.boards import Board, fill, open_database, random_board
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -27,7 +29,17 @@ PAGES = (
     "/studies/2",
     "/studies/3",
     "/events",
+    "/models",
+    "/models/dune-34b",
+    "/models/amber-70b",
+    "/models/fjord-1b",
+    "/compare?benchmark=trivia&m=dune-34b&m=amber-70b",
+    "/prompts?benchmark=trivia",
+    "/prompts/1",
+    "/spend",
+    "/errors",
 )
+SCRIPT = '<script src="/static/live.js" defer></script>'
 
 
 @pytest.fixture
@@ -68,13 +80,15 @@ class TestPages:
 
     @pytest.mark.parametrize("path", PAGES[1:])
     def test_answer_as_json_by_suffix_and_by_query(self, filled: TestClient, path: str) -> None:
-        by_suffix, by_query = filled.get(f"{path}.json"), filled.get(path, params={"format": "json"})
+        address, _, query = path.partition("?")
+        by_suffix = filled.get(f"{address}.json?{query}")
+        by_query = filled.get(f"{address}?{query}&format=json")
         assert by_suffix.status_code == by_query.status_code == 200
         assert by_suffix.json().keys() == by_query.json().keys()
 
     @pytest.mark.parametrize("path", PAGES)
-    def test_need_neither_script_nor_inline_style(self, filled: TestClient, path: str) -> None:
-        text = filled.get(path).text
+    def test_have_neither_inline_script_nor_inline_style(self, filled: TestClient, path: str) -> None:
+        text = filled.get(path).text.replace(SCRIPT, "")
         assert "<script" not in text
         assert not re.search(r"\s(style|on\w+)\s*=", text)
 
@@ -87,7 +101,7 @@ class TestPages:
     def test_leaderboard_shows_what_json_says(self, filled: TestClient) -> None:
         text = filled.get("/benchmarks/trivia").text
         rows = filled.get("/benchmarks/trivia.json").json()["rows"]
-        places = [text.index(f">{row['method']}</th>") for row in rows]
+        places = [text.index(f">{row['method']}</a></th>") for row in rows]
         assert places == sorted(places)
         assert all(f"{row['score']:.3f}" in text for row in rows)
         assert 'href="/studies/2"' in text
@@ -171,8 +185,73 @@ class TestLeaderboardView:
         assert "| amber-70b |" in filled.get("/benchmarks/trivia?format=md").text
 
 
+class TestSteering:
+    @pytest.fixture
+    def local(self, tmp_path: Path):
+        """At the machine itself, on a database of its own."""
+        database = open_database(tmp_path)
+        with database.begin() as session:
+            fill(session)
+        app = create_app(Settings(data_dir=tmp_path))
+        with TestClient(app, base_url="http://127.0.0.1:8765", client=("127.0.0.1", 1)) as client:
+            yield client
+        app.state.database.close()
+        database.close()
+
+    @staticmethod
+    def token(client: TestClient, address: str) -> str:
+        found = re.search(
+            rf'action="{address}"><input[^>]*value="([0-9a-f]+)"', client.get("/studies/2").text
+        )
+        return found[1] if found else ""
+
+    def test_pauses_and_resumes(self, local: TestClient) -> None:
+        for what, state in (("pause", "paused"), ("resume", "running")):
+            address = f"/studies/2/{what}"
+            answer = local.post(address, data={"token": self.token(local, address)}, follow_redirects=False)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/studies/2")
+            assert local.get("/studies/2.json").json()["study"]["state"] == state
+            assert "set-cookie" not in answer.headers
+
+    @pytest.mark.parametrize(
+        ("headers", "token"),
+        [
+            ({}, "0" * 64),
+            ({}, ""),
+            ({"Origin": "http://evil.example"}, None),
+            ({"Origin": "null"}, None),
+            ({"Sec-Fetch-Site": "cross-site"}, None),
+            ({"Content-Type": "text/plain"}, None),
+        ],
+    )
+    def test_refuses_what_another_site_asks_for(self, local: TestClient, headers, token) -> None:
+        given = self.token(local, "/studies/2/pause") if token is None else token
+        body = f"token={given}"
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        assert local.post("/studies/2/pause", content=body, headers=headers).status_code == 403
+        assert local.get("/studies/2.json").json()["study"]["state"] == "running"
+
+    @pytest.mark.parametrize(
+        "headers", [{"Host": "evil.example"}, {"X-Forwarded-For": "10.0.0.1"}, {"Forwarded": "for=10.0.0.1"}]
+    )
+    def test_only_at_this_machine(self, local: TestClient, headers: dict[str, str]) -> None:
+        token = self.token(local, "/studies/2/pause")
+        assert "Pause this study" not in local.get("/studies/2", headers=headers).text
+        answer = local.post("/studies/2/pause", data={"token": token}, headers=headers)
+        assert answer.status_code == 403
+        assert "assay study pause" in answer.text
+
+    def test_not_from_afar(self, filled: TestClient) -> None:
+        assert "Pause this study" not in filled.get("/studies/2").text
+        assert filled.post("/studies/2/pause").status_code == 403
+
+    def test_large_and_unknown_are_refused(self, local: TestClient) -> None:
+        assert local.post("/studies/2/pause", data={"token": "x" * 10_000}).status_code == 403
+        assert local.post("/studies/2/destroy").status_code == 404
+
+
 class TestEmpty:
-    @pytest.mark.parametrize("path", ["/", "/studies", "/events"])
+    @pytest.mark.parametrize("path", ["/", "/studies", "/models", "/spend", "/events"])
     def test_database_says_what_to_do(self, client: TestClient, database, path: str) -> None:
         answer = client.get(path)
         assert answer.status_code == 200
@@ -206,6 +285,14 @@ class TestErrors:
             ("/studies/99999999999999999999999", "list of studies"),
             ("/studies?state=odd", "use one of: waiting"),
             ("/studies?before=odd", "list of studies"),
+            ("/models/nobody", "assay model"),
+            ("/models/a%00b", "list of models"),
+            ("/compare?benchmark=nope", "known: trivia"),
+            ("/compare?benchmark=trivia&m=dune-34b&m=dune-34b", "two different ones"),
+            ("/compare?benchmark=trivia&m=dune-34b&m=nobody", "nobody"),
+            ("/prompts?benchmark=nope", "known: trivia"),
+            ("/prompts/999999", "no prompt 999999"),
+            ("/prompts/x", "list of benchmarks"),
             ("/nowhere", "There is no such page"),
             ("/static/nothing.css", "There is no such page"),
         ],
@@ -254,24 +341,53 @@ class TestSafety:
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
-        assert "script-src" not in policy
+        assert "script-src 'self';" in policy
         assert headers["x-frame-options"] == "DENY"
         assert headers["x-content-type-options"] == "nosniff"
 
     def test_hostile_text_is_inert(self, client: TestClient, database) -> None:
         hidden = "ctrl\x1b[31m\u202eevil\x07"
+        long = HOSTILE + hidden + "x" * 1_000_000
         with database.begin() as session:
-            board = Board.create(session, f"b {HOSTILE}", text=f"{HOSTILE}{hidden}" + "x" * 1_000_000)
+            board = Board.create(session, f"b {HOSTILE}", text=long)
             method = board.method(HOSTILE)
             study = board.study(method)
             board.buy(study, method, board.prompt_pks[0][:4])
             board.estimate(study, method, 0.5, 0.1)
+            board.estimate(study, method, 0.5, 0.1, step=2)
             board.finish(study, HOSTILE + hidden)
             board.score(board.method(hidden), [1, 1])
+            prompt = board.prompt_pks[0][0]
+            session.add(
+                Output(method_id=int(method.id or 0), prompt_id=prompt, text=long, finish_reason=HOSTILE)
+            )
+            session.add(WatchedItem(watcher=HOSTILE, key=hidden, error=long))
             events.emit(session, "odd" + HOSTILE, {HOSTILE: HOSTILE, "long": "y" * 1_000_000, "n": [hidden]})
+            failed = events.recent(session, 1)[0]
+            events.mark_failed(session, int(failed.id or 0), HOSTILE + hidden)
         (line,) = client.get("/benchmarks.json").json()["benchmarks"]
-        for path in ("/", "/studies", "/studies/1", "/events", f"/benchmarks/{line['name']}", f"/{HOSTILE}"):
-            text = client.get(path).text
+        name = quote(line["name"], safe="")
+        for path in (
+            "/",
+            f"/benchmarks/{name}",
+            f"/benchmarks/{name}?format=html",
+            f"/prompts?benchmark={name}",
+            f"/prompts/{prompt}",
+            f"/compare?benchmark={name}&m={quote(HOSTILE)}&m={quote(hidden)}",
+            f"/compare?benchmark={name}&m={quote(hidden)}",
+            "/models",
+            f"/models/{quote(HOSTILE, safe='')}",
+            f"/models/{quote(hidden, safe='')}",
+            "/studies",
+            "/studies/1",
+            "/spend",
+            "/events",
+            "/errors",
+            f"/{HOSTILE}",
+        ):
+            answer = client.get(path)
+            assert answer.status_code == (404 if path == f"/{HOSTILE}" else 200), path
+            text = answer.text.replace(SCRIPT, "")
             assert "<script" not in text, path
             assert "<img" not in text, path
             assert not set(text) & {"\x1b", "\u202e", "\x07"}, path
