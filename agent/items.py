@@ -39,14 +39,16 @@ class ItemStatistics:
 def item_statistics(values: FloatArray) -> ItemStatistics:
     """Statistics of the columns of an (M, N) score matrix; NaN = missing."""
     parts = [slice(start, start + CHUNK) for start in range(0, values.shape[1], CHUNK)]
-    total = np.nansum(values, axis=1, dtype=np.float64)
+    total = np.asarray(np.nansum(values, axis=1, dtype=np.float64), dtype=np.float64)
     known = np.zeros(len(values), dtype=np.int64)
     for part in parts:
         known += (~np.isnan(values[:, part])).sum(axis=1)
-    blocks = [_block(values[:, part].astype(np.float64), total, known) for part in parts]
-    if not blocks:
-        blocks = [(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))]
-    return ItemStatistics(*(np.concatenate(column) for column in zip(*blocks, strict=True)))  # type: ignore[arg-type]
+    found = [_block(values[:, part].astype(np.float64), total, known) for part in parts]
+    return ItemStatistics(
+        counts=np.concatenate([np.zeros(0, dtype=np.int64), *(block[0] for block in found)]),
+        difficulty=np.concatenate([np.zeros(0), *(block[1] for block in found)]),
+        discrimination=np.concatenate([np.zeros(0), *(block[2] for block in found)]),
+    )
 
 
 def _block(

@@ -72,7 +72,7 @@ class _Group:
 
 def spend_state(session: Session) -> Hashable:
     """Changes with every settled call and every cap."""
-    query = select(  # type: ignore[call-overload]
+    query: Any = select(
         func.max(LedgerEntry.id),
         select(func.sum(Budget.spent + Budget.reserved + Budget.cap)).scalar_subquery(),
         select(func.count(col(Budget.id))).scalar_subquery(),
@@ -119,7 +119,9 @@ def _groups(session: Session) -> list[_Group]:
     )
     day = func.date(once.c.at)
     query: Any = (
-        select(Job.study_id, Job.method_id, day, func.sum(once.c.spent), func.count())
+        select(  # type: ignore[call-overload]
+            Job.study_id, Job.method_id, day, func.sum(once.c.spent), func.count()
+        )
         .join(once, once.c.job_id == col(Job.id))
         .group_by(col(Job.study_id), col(Job.method_id), day)
     )

@@ -110,14 +110,17 @@ def _groups(session: Session) -> list[FailureGroup]:
     """Parked jobs, and queued ones whose last try failed, by model and reason."""
     latest = func.max(func.coalesce(Job.finished_at, Job.created_at))
     query: Any = (
-        select(Method.name, Job.state, Job.reason, func.count(), latest)
+        select(Method.name, Job.state, Job.reason, func.count(), latest)  # type: ignore[call-overload]
         .join(Method, col(Method.id) == col(Job.method_id))
         .where(col(Job.state).in_([JobState.PARKED, JobState.QUEUED]), Job.reason != "")
         .group_by(col(Method.name), col(Job.state), col(Job.reason))
         .order_by(latest.desc())
         .limit(GROUPS)
     )
-    return [FailureGroup(*row[:4], latest=_time(row[4])) for row in session.exec(query).all()]
+    return [
+        FailureGroup(method, state, reason, jobs, _time(at))
+        for method, state, reason, jobs, at in session.exec(query).all()
+    ]
 
 
 def _time(value: Any) -> datetime | None:
