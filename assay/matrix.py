@@ -131,6 +131,20 @@ class ScoreMatrix:
             self, values=self.values[picked], method_ids=tuple(self.method_ids[int(i)] for i in picked)
         )
 
+    def columns(self, index: IntArray) -> ScoreMatrix:
+        """The same rows with only the chosen prompts; their weights are rescaled to sum to 1."""
+        used, place = np.unique(self.dataset_index[index], return_inverse=True)
+        return replace(
+            self,
+            values=self.values[:, index],
+            prompt_ids=tuple(self.prompt_ids[int(j)] for j in index),
+            datasets=tuple(self.datasets[int(d)] for d in used),
+            dataset_index=place.astype(np.intp),
+            weights=self.weights[index] / self.weights[index].sum(),
+            score_types=tuple(self.score_types[int(d)] for d in used),
+            embeddings=None if self.embeddings is None else self.embeddings[index],
+        )
+
     def check(self) -> None:
         """Raise BadInputError where the parts do not fit together."""
         m, n = self.values.shape

@@ -13,6 +13,8 @@ from estimators._base import (
     ScoreEstimate,
     SupportsLinearization,
     SupportsPromptFeatures,
+    SupportsRowFeatures,
+    SupportsScoreDraws,
     check_observed,
 )
 from estimators._cold_start import (
@@ -38,6 +40,8 @@ __all__ = [
     "ScoreEstimate",
     "SupportsLinearization",
     "SupportsPromptFeatures",
+    "SupportsRowFeatures",
+    "SupportsScoreDraws",
     "check_observed",
     "cold_prompts",
     "estimator_for",
@@ -64,6 +68,10 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
         "mirt": "estimators._mirt:MirtEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
         "neural-process": "estimators._neural_process:NeuralProcessEstimator",
+        "x-pirt": "estimators._x_pirt:XPirtEstimator",
+        "x-pirt-discrete": "estimators._x_pirt:XPirtDiscreteEstimator",
+        "x-pirt-embedding": "estimators._x_pirt:XPirtEmbeddingEstimator",
+        "x-pirt-examples": "estimators._x_pirt:XPirtExamplesEstimator",
     },
 )
 

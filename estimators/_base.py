@@ -23,6 +23,8 @@ __all__ = [
     "ScoreEstimate",
     "SupportsLinearization",
     "SupportsPromptFeatures",
+    "SupportsRowFeatures",
+    "SupportsScoreDraws",
     "check_observed",
 ]
 
@@ -88,6 +90,30 @@ class SupportsPromptFeatures(Protocol):
 
     def prompt_features(self) -> NDArray[np.float64]:
         """(N, k) learned representation of the prompts."""
+        ...
+
+
+@runtime_checkable
+class SupportsRowFeatures(Protocol):
+    """An estimator that may be told what the rows' templates look like.
+
+    Attributes:
+        row_features: Which covariates it takes: "embedding", "discrete" or "" (none).
+    """
+
+    row_features: ClassVar[str]
+
+    def with_rows(self, features: FloatArray) -> Estimator:
+        """The same estimator for R rows with these covariates (R, p)."""
+        ...
+
+
+@runtime_checkable
+class SupportsScoreDraws(Protocol):
+    """An estimator that draws the benchmark scores of all rows together."""
+
+    def score_draws(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """(n, B) joint draws of the benchmark scores of the B rows of `observed` (B, N)."""
         ...
 
 
@@ -161,6 +187,12 @@ class Estimator(ABC):
 
     #: What kind of interval `benchmark_score` gives: "predicted" (a model's posterior) or "sampling".
     interval_kind: ClassVar[str] = "predicted"
+
+    #: Whether the rows of one call inform each other (else each is predicted by itself).
+    joint: ClassVar[bool] = False
+
+    #: Which covariates of the rows' templates are looked at: "embedding", "discrete" or none.
+    row_features: ClassVar[str] = ""
 
     @abstractmethod
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:

@@ -33,6 +33,7 @@ POLICIES: Registry[type[Policy]] = Registry(
     "policy",
     "assay.policies",
     {
+        "balanced": "policies._balanced:BalancedPolicy",
         "cluster-embed": "policies._cluster:ClusterEmbedPolicy",
         "cluster-irt": "policies._cluster:ClusterIrtPolicy",
         "cluster-score": "policies._cluster:ClusterScorePolicy",
@@ -42,6 +43,7 @@ POLICIES: Registry[type[Policy]] = Registry(
         "information-gain": "policies._information_gain:InformationGainPolicy",
         "lrf": "policies._ucb_e_lrf:LrfPolicy",
         "ppo": "policies._ppo:PpoPolicy",
+        "quantile-variance": "policies._quantile_variance:QuantileVariancePolicy",
         "row-mean": "policies._row_mean:RowMeanPolicy",
         "static-design": "policies._static_design:StaticDesignPolicy",
         "stratified": "policies._stratified:StratifiedPolicy",

@@ -88,6 +88,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     {
         "best": "agent.backtest._best:BestObjective",
         "compare": "agent.backtest._compare:CompareObjective",
+        "distribution": "agent.backtest._distribution:DistributionObjective",
         "estimate": "agent.backtest._estimate:EstimateObjective",
     },
 )

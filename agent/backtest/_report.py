@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["markdown_table", "save_plot"]
+__all__ = ["markdown_table", "save_distribution_plot", "save_plot"]
 
 KEYS = ("policy", "estimator", "budget", "seed")
 Entry = dict[str, Any]
@@ -18,7 +18,7 @@ def markdown_table(results: Sequence[Entry], metrics: Sequence[str] | None = Non
     """One line per policy, estimator and budget; each metric as its mean over the seeds."""
     if not results:
         return "no results"
-    names = [name for name in results[0] if name not in KEYS] if metrics is None else list(metrics)
+    names = list(metrics) if metrics is not None else _metrics(results[0])
     lines = ["| policy | estimator | budget | " + " | ".join(names) + " |"]
     lines.append("| --- | --- | ---: |" + " ---: |" * len(names))
     for (policy, estimator, budget), group in _groups(results).items():
@@ -59,6 +59,43 @@ def save_plot(results: Sequence[Entry], path: Path, metric: str = "mae") -> None
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def save_distribution_plot(results: Sequence[Entry], path: Path) -> None:
+    """Draw the true cumulative distribution of the rows' scores and the estimated ones of seed 0, by
+    budget.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    budgets = sorted({entry["budget"] for entry in results})
+    figure, grid = plt.subplots(
+        1, len(budgets), figsize=(3.2 * len(budgets), 3.4), layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, budget in zip(grid[0], budgets, strict=True):
+        mine = [entry for entry in results if entry["budget"] == budget and entry["seed"] == 0]
+        _step(axes, mine[0]["true"], "true", color="black", lw=2)
+        for entry in mine:
+            _step(axes, entry["estimated"], f"{entry['policy']} + {entry['estimator']}", lw=1.2)
+        axes.set_title(f"{budget} cells", fontsize=10)
+        axes.set_xlabel("score")
+        axes.grid(alpha=0.3)
+    grid[0][0].set_ylabel("share of rows at or below")
+    grid[0][-1].legend(fontsize=7)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _step(axes: Any, scores: Sequence[float], label: str, **style: Any) -> None:
+    share = (np.arange(len(scores)) + 1) / len(scores)
+    axes.step(scores, share, where="post", label=label, **style)
+
+
+def _metrics(entry: Entry) -> list[str]:
+    """Names of the entry's numbers."""
+    return [name for name, value in entry.items() if name not in KEYS and not isinstance(value, list)]
 
 
 def _groups(results: Sequence[Entry]) -> dict[tuple[str, str, float], list[Entry]]:

@@ -28,6 +28,8 @@ class BacktestSettings:
         estimators: Estimator names; none = the objective's default.
         budgets: Budgets, ascending (estimate: prompts per method).
         seeds: How many seeds; they are 0, 1, ...
+        datasets: Keep only the prompts of these datasets (none = all).
+        prompts: Keep only that many of the prompts, drawn at random (0 = all).
         test_rows: Try only that many of the test rows, drawn at random (0 = all).
         batch: Cells asked for per decision.
         weighting: What the benchmark score is: "dataset" = mean of dataset means, "prompt" = plain mean.
@@ -54,6 +56,8 @@ class BacktestSettings:
     estimators: tuple[str, ...] = ()
     budgets: tuple[float, ...] = (25, 50, 100, 200)
     seeds: int = 3
+    datasets: tuple[str, ...] = ()
+    prompts: int = 0
     test_rows: int = 0
     batch: int = 1
     weighting: Weighting = "dataset"
@@ -83,6 +87,7 @@ class BacktestSettings:
         _require(bool(self.budgets) and min(self.budgets) > 0, "budgets must be positive numbers")
         _require(self.seeds >= 1, "--seeds must be at least 1")
         _require(self.test_rows >= 0, "--test-rows must not be negative")
+        _require(self.prompts >= 0, "--prompts must not be negative")
         _require(self.batch >= 1, "--batch must be at least 1")
         _require(0 < self.train_share < 1, "--train-share must lie between 0 and 1")
         _require(0 < self.subset <= 1, "--subset must lie in (0, 1]")

@@ -62,9 +62,10 @@ def build_splits(settings: BacktestSettings, *, needs_history: bool = True) -> l
         UsageError: The folder has no split column and no other way was chosen, or a group is unknown.
     """
     folder = read_matrix_folder(settings.matrix, weighting=settings.weighting)
-    matrix = _by_dataset(_embed(folder.matrix, folder.texts, settings))
+    matrix = _by_dataset(_some_prompts(_embed(folder.matrix, folder.texts, settings), settings))
     if settings.test_matrix is not None:
-        split = _other_folder(matrix, _by_dataset(read_matrix_folder(settings.test_matrix).matrix))
+        other = _some_prompts(read_matrix_folder(settings.test_matrix).matrix, settings)
+        split = _other_folder(matrix, _by_dataset(other))
         return [replace(split, held=_some(split.held, settings.test_rows), hidden=_hidden(matrix, settings))]
     divided: list[tuple[NDArray[np.intp], NDArray[np.intp]]]
     if settings.leave_one_out:
@@ -136,6 +137,18 @@ def _by_dataset(matrix: ScoreMatrix) -> ScoreMatrix:
         weights=matrix.weights[order],
         embeddings=None if matrix.embeddings is None else matrix.embeddings[order],
     )
+
+
+def _some_prompts(matrix: ScoreMatrix, settings: BacktestSettings) -> ScoreMatrix:
+    """The matrix with the chosen datasets' prompts only, or some of them drawn at random."""
+    unknown = [name for name in settings.datasets if name not in matrix.datasets]
+    if unknown:
+        raise UsageError(f"the matrix has no dataset '{unknown[0]}'", f"known: {', '.join(matrix.datasets)}")
+    names = np.array(matrix.datasets)[matrix.dataset_index]
+    kept = np.flatnonzero(np.isin(names, settings.datasets)) if settings.datasets else np.arange(len(names))
+    if settings.prompts and settings.prompts < len(kept):
+        kept = np.sort(np.random.default_rng([1, len(kept)]).permutation(kept)[: settings.prompts])
+    return matrix if len(kept) == len(names) else matrix.columns(kept)
 
 
 def _embed(matrix: ScoreMatrix, texts: Sequence[str], settings: BacktestSettings) -> ScoreMatrix:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent.backtest import BacktestSettings, run_backtest
-from agent.backtest._report import markdown_table, save_plot
+from agent.backtest._report import markdown_table, save_distribution_plot, save_plot
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
 
@@ -55,6 +55,10 @@ def backtest(
     subset: Annotated[float, typer.Option(help="compare: share of the prompts taken as the test set.")] = 0.8,
     risk: Annotated[float | None, typer.Option(help="compare: stop each pair at this risk.")] = None,
     least_labels: Annotated[int, typer.Option(help="compare: first sample size with --risk.")] = 5,
+    dataset: Annotated[
+        str, typer.Option(help="Keep the prompts of these datasets (commas); default all.")
+    ] = "",
+    prompts: Annotated[int, typer.Option(help="Keep only that many prompts, drawn at random.")] = 0,
     test_rows: Annotated[int, typer.Option(help="Try only that many test rows, drawn at random.")] = 0,
     cold_datasets: Annotated[
         str, typer.Option(help="Datasets whose scores the history is not to hold, separated by commas.")
@@ -94,6 +98,8 @@ def backtest(
         holdout_group=holdout_group,
         intervals=_intervals(intervals),
         encoder=encoder,
+        datasets=_names(dataset) if dataset else (),
+        prompts=prompts,
         test_rows=test_rows,
         cold_datasets=_names(cold_datasets) if cold_datasets else (),
         pooled=pooled,
@@ -108,7 +114,10 @@ def backtest(
     if out is not None:
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if plot is not None:
-        save_plot(document["results"], plot, _plotted(document["results"]))
+        if objective == "distribution":
+            save_distribution_plot(document["results"], plot)
+        else:
+            save_plot(document["results"], plot, _plotted(document["results"]))
     typer.echo(json.dumps(document) if as_json else markdown_table(document["results"]))
 
 

@@ -1,0 +1,222 @@
+"""The distribution of scores over many rows (templates, models) from a few cells: error, intervals, speed.
+
+    python -m benchmarks.distribution --data ../shared/data
+
+Rows stand for a model's templates. Open LLM: 100 test models drawn with seed 0 x the 136 TruthfulQA
+prompts, the 1,300 training models as history. MMLU-Pro: 28 models x 500 prompts drawn with the run's seed,
+no history. Writes benchmarks/results/distribution.json and its section of docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent.backtest._distribution import BATCH, LEVEL, distribution_metrics, true_row_scores
+from agent.cells import replay_cells
+from agent.quantile_factors import learn_factors
+from assay.matrix import ScoreMatrix
+from assay.matrix_folder import read_matrix_folder
+from benchmarks.report import update_section
+from estimators import make_estimator
+from policies import PolicyState, make_policy
+
+BUDGETS = (200, 400, 800, 1600)
+RUNS: dict[str, tuple[tuple[str, str], ...]] = {
+    "openllm": (
+        ("balanced", "aggregate"),
+        ("balanced", "x-pirt"),
+        ("balanced", "mirt"),
+        ("expected-variance-reduction", "mirt"),
+        ("quantile-variance", "mirt"),
+    ),
+    "mmlupro": (("balanced", "aggregate"), ("balanced", "x-pirt")),
+}
+BOUNDS = {
+    ("openllm", "x-pirt"): (0.050, 0.030, 0.026, 0.018),
+    ("openllm", "mirt"): (0.026, 0.017, 0.013, 0.011),
+    ("mmlupro", "x-pirt"): (0.072, 0.047, 0.033, 0.021),
+}
+SHOWN = ("w1", "q05", "q25", "q50", "q75", "q95", "coverage", "mean_width", "fit_seconds")
+
+
+def openllm(data: Path, seed: int) -> tuple[ScoreMatrix, ScoreMatrix]:
+    """The 100 test models (the same for every seed) and the history, TruthfulQA only."""
+    read = read_matrix_folder(data / "openllm")
+    matrix = read.matrix.columns(
+        np.flatnonzero(read.matrix.dataset_index == read.matrix.datasets.index("truthfulqa"))
+    )
+    drawn = np.random.default_rng(0).choice(read.split("test"), 100, replace=False)
+    return matrix.rows(drawn), matrix.rows(read.split("train"))
+
+
+def mmlupro(data: Path, seed: int) -> tuple[ScoreMatrix, ScoreMatrix]:
+    """All models on 500 prompts drawn with the seed, plain mean over prompts; no history."""
+    matrix = read_matrix_folder(data / "mmlupro", weighting="prompt").matrix
+    kept = np.random.default_rng(seed).choice(matrix.n_prompts, 500, replace=False)
+    test = matrix.columns(np.sort(kept))
+    return test, test.rows(np.arange(0))
+
+
+DATA = {"openllm": openllm, "mmlupro": mmlupro}
+
+
+def measure(name: str, data: Path, policy: str, estimator: str, seeds: int) -> Iterator[dict[str, Any]]:
+    """One entry per seed and budget; factors of the intervals are learned on the history alone."""
+    for seed in range(seeds):
+        test, history = DATA[name](data, seed)
+        start = time.perf_counter()
+        fitted = make_estimator(estimator, seed=seed).fit(history)
+        seconds = time.perf_counter() - start
+        factors = None
+        if history.n_methods:
+            factors = learn_factors(
+                history,
+                fitted,
+                lambda: make_policy(policy),
+                rows=test.n_methods,
+                budgets=BUDGETS,
+                batch=BATCH,
+                level=LEVEL,
+                groups=10,
+                seed=seed,
+            )
+        chooser = make_policy(policy, seed=seed)
+        chooser.prepare(history, fitted)
+        truth = true_row_scores(test)
+        found = replay_cells(test, chooser, fitted, BUDGETS, batch=BATCH, seed=seed)
+        for place, (budget, observed) in enumerate(zip(BUDGETS, found, strict=True)):
+            factor = 1.0 if factors is None else factors[place]
+            metrics = distribution_metrics(fitted, observed, truth, seed, factor)["metrics"]
+            yield {
+                "data": name,
+                "policy": policy,
+                "estimator": estimator,
+                "budget": budget,
+                "seed": seed,
+                **metrics,
+                "history_fit_seconds": seconds,
+            }
+
+
+def speed() -> dict[str, float]:
+    """Seconds for 20,000 balanced cells of 250 x 14,000, and for one fit to them (planted scores)."""
+    rows, columns, cells = 250, 14_000, 20_000
+    rng = np.random.default_rng(0)
+    ability, easiness = rng.normal(0.5, 1.0, rows), rng.normal(0.0, 1.5, columns)
+    state = PolicyState(
+        scores=np.full((rows, columns), np.nan),
+        pending=np.zeros((rows, columns), dtype=bool),
+        available=np.ones((rows, columns), dtype=bool),
+        cost=np.ones((rows, columns)),
+        weights=np.full(columns, 1.0 / columns),
+        dataset_index=np.zeros(columns, dtype=np.intp),
+        estimator=None,
+        rng=rng,
+    )
+    start = time.perf_counter()
+    chosen = make_policy("balanced").select(state, cells)
+    sampling = time.perf_counter() - start
+    chance = 1.0 / (1.0 + np.exp(-(ability[chosen.rows] + easiness[chosen.columns])))
+    state.scores[chosen.rows, chosen.columns] = rng.random(cells) < chance
+    estimator: Any = make_estimator("x-pirt").fit(ScoreMatrix.build(np.full((1, columns), np.nan)))
+    start = time.perf_counter()
+    estimator.fitted(state.scores)
+    fit = time.perf_counter() - start
+    start = time.perf_counter()
+    estimator.score_draws(state.scores, 400, rng)
+    return {"balanced_s": sampling, "fit_s": fit, "fit_and_400_draws_s": time.perf_counter() - start}
+
+
+def table(results: list[dict[str, Any]], name: str) -> str:
+    """Markdown: a line per policy, estimator and budget, metrics as means over the seeds."""
+    lines = ["| policy | estimator | cells | " + " | ".join(SHOWN) + " | W1 at most |"]
+    lines.append("| --- | --- | ---: |" + " ---: |" * (len(SHOWN) + 1))
+    for policy, estimator in dict.fromkeys(
+        (e["policy"], e["estimator"]) for e in results if e["data"] == name
+    ):
+        for place, budget in enumerate(BUDGETS):
+            group = [
+                e
+                for e in results
+                if (e["data"], e["policy"], e["estimator"], e["budget"]) == (name, policy, estimator, budget)
+            ]
+            cells = [f"{np.mean([e[metric] for e in group]):.4f}" for metric in SHOWN]
+            bound = BOUNDS.get((name, estimator)) if (policy, estimator) != ("balanced", "mirt") else None
+            limit = f"{bound[place]:.3f}" if bound else "-"
+            lines.append(f"| {policy} | {estimator} | {budget} | " + " | ".join(cells) + f" | {limit} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is asked for, store, write the section."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", default="", help="comma list of data/policy/estimator")
+    parser.add_argument("--speed", action="store_true", help="measure the speed only")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/distribution.json"))
+    options = parser.parse_args()
+    stored: dict[str, Any] = {"results": [], "speed": {}}
+    if options.out.exists():
+        stored = json.loads(options.out.read_text())
+    if options.speed:
+        stored["speed"] = {key: round(value, 3) for key, value in speed().items()}
+    else:
+        wanted = [part for part in options.only.split(",") if part]
+        for name, pairs in RUNS.items():
+            for policy, estimator in pairs:
+                key = (name, policy, estimator)
+                if wanted and "/".join(key) not in wanted:
+                    continue
+                fresh = list(measure(name, options.data, policy, estimator, options.seeds))
+                kept = [e for e in stored["results"] if (e["data"], e["policy"], e["estimator"]) != key]
+                stored["results"] = kept + [_rounded(entry) for entry in fresh]
+                options.out.write_text(json.dumps(stored, indent=1) + "\n")
+                print(table(fresh, name), flush=True)
+    options.out.write_text(json.dumps(stored, indent=1) + "\n")
+    document(stored)
+
+
+def _rounded(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 5) if isinstance(value, float) else value for key, value in entry.items()}
+
+
+def document(stored: dict[str, Any]) -> None:
+    """Write the section of docs/benchmarks.md."""
+    timing = "; ".join(
+        f"{key.removesuffix('_s').replace('_', ' ')} {value} s" for key, value in stored["speed"].items()
+    )
+    parts = [f"{title}\n\n{table(stored['results'], name)}" for name, title in TITLES.items()]
+    update_section(
+        "Distribution of scores across rows",
+        "python -m benchmarks.distribution",
+        "\n\n".join(parts) + f"\n\n20,000 cells of 250 x 14,000 (planted scores): {timing}.",
+        data="openllm (TruthfulQA) and mmlupro",
+        seeds="5 (0 to 4)",
+        notes=NOTES,
+    )
+
+
+TITLES = {
+    "openllm": "100 test models of Open LLM (drawn with seed 0) x 136 TruthfulQA prompts, 1,300 training"
+    " models as history:",
+    "mmlupro": "28 models x 500 random prompts of MMLU-Pro (a new draw per seed), no history:",
+}
+NOTES = (
+    "W1 and errors of quantiles are means over the seeds. Intervals of quantiles are at the 90 % level, with"
+    " factors learned by rehearsals on the history alone (`agent/quantile_factors.py`); MMLU-Pro has no"
+    " history, its intervals are the posterior's own. The priors of x-pirt's variances were chosen on"
+    " training rows of Open LLM. The designs of expected-variance-reduction and quantile-variance are"
+    " deterministic: their seeds differ in the estimator's fit and draws only."
+)
+
+
+if __name__ == "__main__":
+    main()
