@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from agent.context import AgentContext
 from agent.retraining import want_due
+from assay.statuses import Status
 from storage import jobs, ledger, versions
 from storage.events import emit
 
@@ -43,10 +44,16 @@ class Sweeper:
         with self._context.database.begin() as session:
             for job in jobs.expired(session):
                 assert job.id is not None
+                lost = jobs.FailedTry(job.id, job.attempts, Status.LOST, SILENT, unsure=True)
+                owner = job.lease_owner or ""
                 if job.attempts < limit:
-                    if jobs.requeue(session, job.id, SILENT, expired=True):
+                    if jobs.requeue(session, job.id, SILENT, status=Status.LOST, expired=True):
+                        jobs.add_attempts(session, [lost], owner)
                         again[job.kind].append(job.id)
-                elif jobs.park(session, job.id, f"{SILENT}, {job.attempts} times", expired=True):
+                elif jobs.park(
+                    session, job.id, f"{SILENT}, {job.attempts} times", status=Status.LOST, expired=True
+                ):
+                    jobs.add_attempts(session, [lost], owner)
                     ledger.settle_at_worst(session, [job.id])
                     emit(session, "jobs.finished", {"study_id": job.study_id, "done": 0, "parked": 1})
         self._send(again)

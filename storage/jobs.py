@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, insert, or_, update
+from sqlalchemy import ColumnElement, bindparam, case, func, insert, or_, update
 from sqlalchemy.engine import CursorResult
 from sqlmodel import Session, col, select
 
-from storage.tables import Job, JobState, LedgerEntry, LedgerState, utc_now
+from assay.statuses import Status
+from storage.tables import Attempt, Job, JobState, LedgerEntry, LedgerState, utc_now
 
 __all__ = [
     "OPEN_STATES",
+    "FailedTry",
     "NewJob",
     "add",
     "answered_cells",
+    "add_attempts",
+    "attempts_of",
     "claim",
     "count_finished",
     "count_open",
@@ -30,16 +34,21 @@ __all__ = [
     "finish",
     "free_unpaid",
     "keep_details",
+    "maybe_billed",
     "open_cells",
     "park",
     "parked_cells",
     "renew",
     "requeue",
+    "store_bills",
     "undispatched",
 ]
 
 #: So many failed calls in a step, and no other, stop the study.
 LEAST_FAILED = 3
+
+#: Ends of jobs that say nothing against their endpoint: it did answer, or a worker died.
+ANSWERED = (Status.LOST, Status.REFUSED, Status.EMPTY, Status.TRUNCATED, Status.MALFORMED, Status.UNSCORABLE)
 
 OPEN_STATES = (JobState.QUEUED, JobState.LEASED)
 
@@ -90,13 +99,12 @@ def parked_cells(session: Session, method_ids: Iterable[int]) -> set[tuple[int, 
 
 
 def failed_step(session: Session, study_id: int) -> tuple[int, str] | None:
-    """Where no call of the study's last step succeeded or was paid for: how many, and the reason of one.
+    """Where no call of the study's last step brought an answer: how many there were, and the reason of one.
 
     One or two such calls among others say something of their prompts; a whole step, or the very first, says
     something of the endpoint.
     """
-    paid = select(LedgerEntry.job_id).where(LedgerEntry.state == LedgerState.SETTLED)
-    failed = (col(Job.state) == JobState.PARKED) & col(Job.id).not_in(paid)
+    failed = (col(Job.state) == JobState.PARKED) & col(Job.status).not_in(ANSWERED)
     query = (
         select(Job.step, func.count(), func.sum(case((failed, 1), else_=0)), func.min(Job.reason))
         .where(Job.study_id == study_id, Job.state != JobState.CANCELLED)
@@ -138,9 +146,11 @@ def add(session: Session, study_id: int, step: int, jobs: Sequence[NewJob]) -> l
             "study_id": study_id,
             "step": step,
             "state": JobState.QUEUED,
+            "status": "",
             "reason": "",
             "attempts": 0,
             "details": {},
+            "bill": {},
             "created_at": now,
             "dispatched_at": now,
             **vars(job),
@@ -201,23 +211,42 @@ def finish(session: Session, job_ids: Sequence[int]) -> set[int]:
     statement = (
         update(Job)
         .where(col(Job.id).in_(job_ids), col(Job.state).in_(OPEN_STATES))
-        .values(state=JobState.DONE, finished_at=utc_now(), lease_owner=None, lease_until=None, reason="")
+        .values(
+            state=JobState.DONE,
+            status=Status.SCORED,
+            reason="",
+            finished_at=utc_now(),
+            lease_owner=None,
+            lease_until=None,
+        )
         .returning(col(Job.id))
     )
     return set(_ids(session.connection().execute(statement)))
 
 
 def park(
-    session: Session, job_id: int, reason: str, *, owner: str | None = None, expired: bool = False
+    session: Session,
+    job_id: int,
+    reason: str,
+    *,
+    status: str = Status.FAILED,
+    owner: str | None = None,
+    expired: bool = False,
 ) -> bool:
     """Set an open job aside with its reason; it holds no score and is not tried again by itself.
 
-    `owner` and `expired` are as in `requeue`.
+    `status`, `owner` and `expired` are as in `requeue`.
     """
     statement = (
         update(Job)
         .where(col(Job.id) == job_id, col(Job.state).in_(OPEN_STATES), *_held(owner, expired))
-        .values(state=JobState.PARKED, reason=reason[:2000], finished_at=utc_now(), lease_owner=None)
+        .values(
+            state=JobState.PARKED,
+            status=status,
+            reason=reason[:2000],
+            finished_at=utc_now(),
+            lease_owner=None,
+        )
     )
     return bool(_update(session, statement).rowcount)
 
@@ -228,8 +257,10 @@ def requeue(
     reason: str,
     delay: timedelta = timedelta(),
     *,
+    status: str = "",
     owner: str | None = None,
     expired: bool = False,
+    refund: bool = False,
 ) -> bool:
     """Put a leased job back into the queue, to be tried again after `delay`.
 
@@ -238,8 +269,10 @@ def requeue(
         job_id: The job.
         reason: Why, in one line.
         delay: Time to wait before the next try.
+        status: What kind of failure it was.
         owner: Only if this worker holds the lease: one that lost it must not take the job from the next.
         expired: Only if the lease is over now: it may have been renewed since it was looked at.
+        refund: Whether the try counts as none.
     """
     now = utc_now()
     statement = (
@@ -247,7 +280,9 @@ def requeue(
         .where(col(Job.id) == job_id, col(Job.state) == JobState.LEASED, *_held(owner, expired))
         .values(
             state=JobState.QUEUED,
+            status=status,
             reason=reason[:2000],
+            attempts=Job.attempts - int(refund),
             lease_owner=None,
             lease_until=None,
             not_before=now + delay,
@@ -255,6 +290,53 @@ def requeue(
         )
     )
     return bool(_update(session, statement).rowcount)
+
+
+@dataclass(frozen=True)
+class FailedTry:
+    """A try that brought no score: what `add_attempts` stores of it.
+
+    Attributes:
+        job_id: The job.
+        number: Which try it was, from 1.
+        status: A word of `assay.statuses`.
+        reason: Why, in one line.
+        unsure: Whether it may have been billed although its answer was lost.
+    """
+
+    job_id: int
+    number: int
+    status: str
+    reason: str
+    unsure: bool = False
+
+
+def add_attempts(session: Session, tries: Sequence[FailedTry], worker: str) -> None:
+    """Keep tries that failed, with their reasons."""
+    if not tries:
+        return
+    now = utc_now()
+    rows = [{**vars(one), "reason": one.reason[:2000], "worker": worker, "at": now} for one in tries]
+    session.connection().execute(insert(Attempt), rows)
+
+
+def attempts_of(session: Session, job_id: int) -> Sequence[Attempt]:
+    """The failed tries of a job, oldest first."""
+    return session.exec(select(Attempt).where(Attempt.job_id == job_id).order_by(col(Attempt.id))).all()
+
+
+def maybe_billed(session: Session, job_ids: Iterable[int]) -> set[int]:
+    """Those of the jobs one of whose tries may have been billed although its answer was lost."""
+    query = select(Attempt.job_id).where(col(Attempt.job_id).in_(list(job_ids)), col(Attempt.unsure))
+    return set(session.exec(query).all())
+
+
+def store_bills(session: Session, bills: Mapping[int, dict[str, Any]]) -> None:
+    """Store what each job's answer cost, and by which price."""
+    rows = [{"job": job_id, "found": details} for job_id, details in bills.items()]
+    table = Job.__table__  # type: ignore[attr-defined]  # by the table: the ORM's own bulk update is slower
+    statement = update(table).where(table.c.id == bindparam("job")).values(bill=bindparam("found"))
+    session.connection().execute(statement, rows)
 
 
 def expired(session: Session, limit: int = 500) -> Sequence[Job]:

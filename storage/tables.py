@@ -26,10 +26,12 @@ from sqlmodel import Field, SQLModel
 __all__ = [
     "ApiToken",
     "Artifact",
+    "Attempt",
     "Benchmark",
     "Budget",
     "Dataset",
     "Embedding",
+    "Endpoint",
     "Estimate",
     "EstimatorVersion",
     "Event",
@@ -308,6 +310,7 @@ class Study(SQLModel, table=True):
     until_confidence: float | None = None  # objective best: probability of being the best
     state: str = Field(default=StudyState.WAITING, index=True)
     reason: str = ""
+    waits_budget_id: int | None = None  # paused until this budget has room again
     step: int = 0  # rises with every advance: the optimistic lock of two agents
     trigger: str | None = Field(default=None, unique=True)  # makes an event create its study once
     created_at: datetime = _time()
@@ -358,6 +361,7 @@ class Job(SQLModel, table=True):
     other_method_id: int = 0  # in a comparison the method B, else 0
     kind: str = "inference"
     state: str = JobState.QUEUED
+    status: str = ""  # what became of the last try, a word of assay.statuses
     reason: str = ""
     attempts: int = 0
     lease_owner: str | None = None
@@ -369,22 +373,49 @@ class Job(SQLModel, table=True):
     probability: float | None = None
     expected_cost: int = _amount()
     details: dict[str, Any] = _json()  # of a judge's job: its calls so far and its verdict
+    bill: dict[str, Any] = _json()  # tokens, price and its source, micro-dollars; empty until billed
     created_at: datetime = _time()
     finished_at: datetime | None = _time(null=True)
 
 
-class Budget(SQLModel, table=True):
-    """A hard cap: spent + reserved never passes it. Units: usd (micro-dollars), calls, tokens, gpu-ms."""
+class Attempt(SQLModel, table=True):
+    """A try of a job that brought no score, and why."""
 
-    __table_args__ = (UniqueConstraint("scope", "scope_id", "unit"),)
+    id: int | None = Field(default=None, primary_key=True)
+    job_id: int = Field(foreign_key="job.id", index=True)
+    number: int
+    status: str
+    reason: str = _text()
+    unsure: bool = False  # it may have been billed: it was sent, and its answer was lost
+    worker: str = ""
+    at: datetime = _time()
+
+
+class Endpoint(SQLModel, table=True):
+    """What limits and budgets of endpoints count for: base URL and name of the key, never the key."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+
+
+class Budget(SQLModel, table=True):
+    """A hard cap: spent + reserved never passes it. Units: usd (micro-dollars), calls, tokens, gpu-ms.
+
+    Of a period other than "total", `spent` counts what was settled since `starts_at`.
+    """
+
+    __table_args__ = (UniqueConstraint("scope", "scope_id", "unit", "period"),)
 
     id: int | None = Field(default=None, primary_key=True)
     scope: str  # study, benchmark, endpoint, overall
     scope_id: int = 0
     unit: str = "usd"
+    period: str = "total"  # total, month, day, hour (UTC)
+    starts_at: datetime = _time()
     cap: int = _amount()
     reserved: int = _amount()
     spent: int = _amount()
+    warned: int = 0  # percent of the cap that was announced
 
 
 class LedgerState(StrEnum):

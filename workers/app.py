@@ -15,12 +15,16 @@ from functools import lru_cache
 import kombu.exceptions
 import redis
 from celery import Celery
+from celery.signals import worker_shutting_down
 from kombu.entity import Queue
 
 from assay.settings import Settings, load_settings
 from storage.database import Database
 from workers import broker
+from workers.calls import Calls
+from workers.endpoints import Announcer
 from workers.execution import WorkerContext, run_jobs
+from workers.limits import Gate, RedisStore
 from workers.training import train_version
 
 __all__ = ["app", "context", "make_app", "run", "send_jobs", "send_training", "train"]
@@ -79,7 +83,22 @@ def context() -> WorkerContext:
         owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
         wake=lambda: broker.wake_agent(channel),
         send=send_jobs,
+        calls=calls(),
     )
+
+
+@lru_cache(maxsize=1)
+def calls() -> Calls:
+    """The way to the backends, with the limits that all workers of the broker share."""
+    announcer = Announcer(Database(settings.database))
+    return Calls(Gate(RedisStore(broker.async_client(settings.broker)), announcer.changed))
+
+
+@worker_shutting_down.connect
+def _stop_waiting(**_: object) -> None:
+    """Calls in flight are finished and stored; those that still wait for their turn are given back."""
+    if calls.cache_info().currsize:
+        calls().gate.shut()
 
 
 @app.task(name="assay.run_jobs")

@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from assay.errors import BrokerError
 
-__all__ = ["client", "ping", "wait_for_wake_up", "wake_agent"]
+__all__ = ["async_client", "client", "ping", "wait_for_wake_up", "wake_agent"]
 
 KEY = "assay:wake"
 LONGEST = 100
@@ -32,6 +33,16 @@ def client(url: str, **options: Any) -> redis.Redis:
     if url.startswith("redis+socket://"):
         return redis.Redis(unix_socket_path=urlsplit(url).path, **options)
     return redis.Redis.from_url(url, **options)
+
+
+def async_client(url: str) -> redis.asyncio.Redis:
+    """The same for an event loop; calls wait at most 5 s for an answer."""
+    options: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
+    options["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 1)
+    if url.startswith("redis+socket://"):
+        return redis.asyncio.Redis(unix_socket_path=urlsplit(url).path, **options)
+    found: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, **options)
+    return found
 
 
 def ping(url: str, patience_s: float = 0.0) -> None:

@@ -12,21 +12,23 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from assay.errors import AssayError, StorageError
 from assay.settings import Settings
-from assay.specs import Price
+from assay.specs import ModelSpec, Price
+from assay.statuses import Status
 from storage import jobs
 from storage.database import Database
-from storage.ledger import Charge
+from workers import runtime
 from workers.backends import BACKENDS, Answer, Backend, CallError, Request
+from workers.calls import Calls, Deferred, Try
 from workers.judges import is_judge, make_judge
 from workers.judging import Asker, check_judgeable, explained, question_of, verdict_details
 from workers.outcomes import Outcome, store
-from workers.prices import price_of
+from workers.prices import Bill, bill_of, price_of, price_source
 from workers.scorers import SCORERS, Unscorable, usable_text
 from workers.work import Work, load_work
 
@@ -56,6 +58,7 @@ class WorkerContext:
         owner: Name of this process in leases.
         wake: Called after results were stored.
         send: Sends job ids to a queue again: (ids, kind, delay in seconds).
+        calls: The way to the backends, with the limits that all workers share.
     """
 
     database: Database
@@ -63,6 +66,7 @@ class WorkerContext:
     owner: str
     wake: Callable[[], None]
     send: Callable[[Sequence[int], str, float], None]
+    calls: Calls = field(default_factory=Calls)
 
 
 def run_jobs(context: WorkerContext, job_ids: Sequence[int]) -> int:
@@ -74,22 +78,19 @@ def run_jobs(context: WorkerContext, job_ids: Sequence[int]) -> int:
         return 0
     with context.database.read() as session:
         work = load_work(session, claimed)
-    asyncio.run(_run(context, work))
+    runtime.run(_run(context, work))
     return len(claimed)
 
 
 async def _run(context: WorkerContext, work: Sequence[Work]) -> None:
     outcomes: asyncio.Queue[Outcome | None] = asyncio.Queue()
     backends = _open_backends(work)
-    limits = {name: asyncio.Semaphore(item.spec.max_in_flight) for item in work for name in [item.spec.name]}
     keeper = asyncio.create_task(_keep_leases(context, [item.job_id for item in work]))
     collector = asyncio.create_task(_collect(context, outcomes))
     try:
         async with asyncio.TaskGroup() as group:
             for item in work:
-                group.create_task(
-                    _one(item, backends[item.spec.name], limits[item.spec.name], outcomes, context)
-                )
+                group.create_task(_one(item, backends[item.spec.name], outcomes, context))
     finally:
         await outcomes.put(None)
         await collector
@@ -114,7 +115,6 @@ def _open_backends(work: Sequence[Work]) -> dict[str, Backend | AssayError]:
 async def _one(
     item: Work,
     backend: Backend | AssayError,
-    limit: asyncio.Semaphore,
     outcomes: asyncio.Queue[Outcome | None],
     context: WorkerContext,
 ) -> None:
@@ -123,66 +123,99 @@ async def _one(
         if item.known_score is not None:
             outcome = Outcome(item, score=item.known_score)
         elif isinstance(backend, AssayError):
-            outcome = Outcome(item, parked=str(backend))
+            outcome = Outcome(item).failed(str(backend), Status.FAILED)
         else:
-            async with limit:
-                outcome = await _call_and_score(item, backend, context.settings.max_attempts)
+            outcome = await _call_and_score(item, backend, context)
     except Unscorable as error:
-        outcome = Outcome(item, parked=error.reason)
+        outcome = Outcome(item).failed(error.reason, error.status)
     except AssayError as error:
-        outcome = Outcome(item, parked=str(error))
+        outcome = Outcome(item).failed(str(error), Status.FAILED)
     except Exception as error:
         log.exception("job %s failed unexpectedly", item.job_id)
-        outcome = Outcome(item, parked=f"unexpected {type(error).__name__}: {error}")
+        outcome = Outcome(item).failed(f"unexpected {type(error).__name__}: {error}", Status.FAILED)
     await outcomes.put(outcome)
 
 
-async def _call_and_score(item: Work, backend: Backend, max_attempts: int) -> Outcome:
-    if item.kind == "judge":
-        return await _judge(item, backend, max_attempts)
+async def _call_and_score(item: Work, backend: Backend, context: WorkerContext) -> Outcome:
+    most = context.settings.max_attempts
+    tries: list[Try] = []
+
+    async def ask(request: Request) -> Answer:
+        return await context.calls.ask(item.spec, backend, request, tries)
+
+    try:
+        outcome = await (_judge(item, ask, most) if item.kind == "judge" else _infer(item, ask, most))
+    except Deferred as deferred:
+        outcome = Outcome(item, retry=deferred.reason, delay_s=deferred.wait_s, refund=True)
+    return replace(outcome, tries=(*tries, *outcome.tries))
+
+
+async def _infer(item: Work, ask: Callable[[Request], Awaitable[Answer]], max_attempts: int) -> Outcome:
     # Before the call: what cannot be charged or scored is not bought.
     price = price_of(item.spec)
     score = _scoring(item)
+    if item.known_answer is not None:
+        return _scored(Outcome(item, answer=item.known_answer), score, item.known_answer)
     started = time.monotonic()
     try:
-        answer = item.known_answer or await backend.answer(_request(item))
+        answer = await ask(_request(item))
     except CallError as error:
         return _failed(Outcome(item), error, max_attempts)
-    charge = None if item.known_answer else _charge(price, answer)
+    bill = bill_of(_spec_of_call(item), price, item.text, answer)
     latency_ms = (time.monotonic() - started) * 1000
-    return _scored(Outcome(item, answer=answer, charge=charge, latency_ms=latency_ms), score, answer)
+    return _scored(Outcome(item, answer=answer, bill=bill, latency_ms=latency_ms), score, answer)
+
+
+def _spec_of_call(item: Work) -> ModelSpec:
+    """The model with the method's parameters laid over its own, as its cost was reserved."""
+    return item.spec.model_copy(update={"parameters": {**item.spec.parameters, **item.parameters}})
 
 
 def _failed(outcome: Outcome, error: CallError, max_attempts: int) -> Outcome:
     """The outcome of a call that brought no answer: tried again, or set aside with what was paid so far."""
     attempt = outcome.work.attempt
+    tries = (*outcome.tries, Try.of(error))
     if error.retry and attempt < max_attempts:
         delay_s = _backoff(attempt, error.retry_after)
-        return replace(outcome, retry=error.reason, delay_s=delay_s, charge=None)
-    return replace(outcome, parked=error.reason)
+        return replace(
+            outcome, retry=error.reason, delay_s=delay_s, bill=None, status=error.status, tries=tries
+        )
+    return replace(outcome, parked=error.reason, status=error.status, tries=tries)
 
 
-async def _judge(item: Work, backend: Backend, max_attempts: int) -> Outcome:
+async def _judge(item: Work, ask: Callable[[Request], Awaitable[Answer]], max_attempts: int) -> Outcome:
     """A judge's job; replies that came before a failure are kept, so that the next try need not buy them."""
     price = price_of(item.spec)
-    judge, asker = make_judge(item.scorer, item.scorer_params), Asker(item, backend.answer)
+    judge, asker = make_judge(item.scorer, item.scorer_params), Asker(item, ask)
     try:
         verdict = await judge.judge(question_of(item), asker)
     except Unscorable as error:
-        return Outcome(item, parked=error.reason)
+        return Outcome(item).failed(error.reason, error.status)
+    except Deferred as deferred:
+        retry = Outcome(item, retry=deferred.reason, delay_s=deferred.wait_s, refund=True)
+        return replace(retry, details=asker.details)
     except CallError as error:
-        paid = Outcome(item, charge=asker.charge(price), details=asker.details)
+        paid = Outcome(item, bill=_bill_of_judge(item, asker, price), details=asker.details)
         return _failed(paid, error, max_attempts)
     verdict = replace(verdict, usage=asker.usage)
     found = Outcome(
         item,
-        charge=asker.charge(price),
+        bill=_bill_of_judge(item, asker, price),
         verdict=verdict,
         details={**asker.details, "verdict": verdict_details(verdict)},
     )
     if verdict.value is None:
-        return found.set_aside(explained(verdict))
+        return found.failed(explained(verdict), verdict.status)
     return found.scored(verdict.value)
+
+
+def _bill_of_judge(item: Work, asker: Asker, price: Price) -> Bill | None:
+    charge = asker.charge(price)
+    if charge is None:
+        return None
+    about = {"price": price.model_dump(exclude_defaults=True), "price_from": price_source(item.spec)}
+    usage = {"input_tokens": asker.usage.input_tokens, "output_tokens": asker.usage.output_tokens}
+    return Bill(charge if asker.usage_known else None, {**usage, "calls": charge.calls, **about})
 
 
 def _scoring(item: Work) -> Callable[[Answer], float | None]:
@@ -204,14 +237,14 @@ def _scored(bought: Outcome, scoring: Callable[[Answer], float | None], answer: 
     try:
         score = scoring(answer)
     except Unscorable as error:
-        return bought.set_aside(error.reason)
+        return bought.failed(error.reason, error.status)
     except Exception as error:
         log.exception("scorer '%s' failed on job %s", name, bought.work.job_id)
-        return bought.set_aside(f"scorer '{name}' failed: {type(error).__name__}: {error}")
+        return bought.failed(f"scorer '{name}' failed: {type(error).__name__}: {error}", Status.UNSCORABLE)
     if score is None:
         return replace(bought, answered=True)
     if not 0.0 <= score <= 1.0:  # also true of NaN
-        return bought.set_aside(f"scorer '{name}' gave {score:g}, which is outside [0, 1]")
+        return bought.failed(f"scorer '{name}' gave {score:g}, which is outside [0, 1]", Status.UNSCORABLE)
     return bought.scored(score)
 
 
@@ -223,11 +256,6 @@ def _request(item: Work) -> Request:
         attempt=item.attempt,
         idempotency_key=f"assay-job-{item.job_id}",
     )
-
-
-def _charge(price: Price, answer: Answer) -> Charge:
-    usd = price.micro_dollars(answer.input_tokens, answer.output_tokens)
-    return Charge(usd=usd, calls=1, tokens=answer.input_tokens + answer.output_tokens)
 
 
 def _backoff(attempt: int, retry_after: float | None) -> float:

@@ -72,6 +72,11 @@ class Asker:
             output_tokens=sum(reply.output_tokens for reply in replies),
         )
 
+    @property
+    def usage_known(self) -> bool:
+        """Whether the endpoint stated the tokens of every reply."""
+        return all(reply.usage_known for reply in self._replies.values())
+
     def charge(self, price: Price) -> Charge | None:
         """What the replies cost; None where there is none."""
         usage = self.usage

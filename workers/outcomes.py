@@ -11,16 +11,18 @@ from typing import Any
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session
 
+from assay.statuses import Status
 from storage import jobs, ledger
 from storage.database import Database
 from storage.events import emit
-from storage.ledger import Charge
 from storage.preferences import PreferenceRow, add_preferences
 from storage.scores import ScoreRow, add_scores, bump_revision
 from storage.tables import Output, utc_now
 from workers.backends import Answer
+from workers.calls import Try
 from workers.judges import Verdict
 from workers.judging import verdict_details
+from workers.prices import Bill
 from workers.work import Work
 
 __all__ = ["Outcome", "store"]
@@ -36,12 +38,15 @@ class Outcome:
         parked: Why the job is set aside, where it is.
         retry: Why it is tried again, where it is.
         delay_s: Seconds to wait before that.
-        answer: The answer, where one was bought now.
-        charge: What it cost, where one was bought now.
+        answer: The answer, where there is one.
+        bill: What it cost, where it was bought now.
         latency_ms: How long the call took.
         answered: The answer is all that was wanted: a judge's job will score it.
         verdict: What the judge said, in a judge's job.
         details: What the job keeps for its next try or for the record.
+        status: What kind of end it was.
+        refund: Whether the try counts as none, since the endpoint was paused.
+        tries: Tries that brought no answer, in their order.
     """
 
     work: Work
@@ -50,8 +55,11 @@ class Outcome:
     retry: str | None = None
     delay_s: float = 0.0
     answer: Answer | None = None
-    charge: Charge | None = None
+    bill: Bill | None = None
     latency_ms: float = 0.0
+    status: Status | None = None
+    refund: bool = False
+    tries: tuple[Try, ...] = ()
     answered: bool = False
     verdict: Verdict | None = None
     details: dict[str, Any] | None = None
@@ -63,11 +71,11 @@ class Outcome:
 
     def scored(self, score: float) -> Outcome:
         """The same with its score."""
-        return replace(self, score=score)
+        return replace(self, score=score, status=Status.SCORED)
 
-    def set_aside(self, reason: str) -> Outcome:
-        """The same, paid for but without a score."""
-        return replace(self, parked=reason)
+    def failed(self, reason: str, status: Status) -> Outcome:
+        """The same, set aside for good: without a score, paid for or not."""
+        return replace(self, parked=reason, status=status, tries=(*self.tries, Try(status, reason)))
 
 
 def store(
@@ -85,6 +93,7 @@ def store(
         (job id, kind, delay) of the jobs to be sent again.
     """
     with database.begin() as session:
+        _store_tries(session, outcomes, owner)
         again = _requeue(session, [outcome for outcome in outcomes if outcome.retry is not None], owner)
         parked = _park(session, [outcome for outcome in outcomes if outcome.parked is not None], owner)
         done = _finish(session, [outcome for outcome in outcomes if outcome.done])
@@ -112,7 +121,8 @@ def _park(session: Session, outcomes: Sequence[Outcome], owner: str | None) -> l
             session,
             outcome.work.job_id,
             outcome.parked or "",
-            owner=owner if outcome.charge is None else None,
+            status=outcome.status or Status.FAILED,
+            owner=owner if outcome.bill is None else None,
         )
     ]
     # The answer stays out of the outputs: an answer that cannot be scored must not be reused as if it could.
@@ -127,7 +137,15 @@ def _requeue(
     again = []
     for outcome in outcomes:
         delay = timedelta(seconds=outcome.delay_s)
-        if jobs.requeue(session, outcome.work.job_id, outcome.retry or "", delay, owner=owner):
+        if jobs.requeue(
+            session,
+            outcome.work.job_id,
+            outcome.retry or "",
+            delay,
+            status=outcome.status or "",
+            owner=owner,
+            refund=outcome.refund,
+        ):
             again.append((outcome.work.job_id, outcome.work.kind, outcome.delay_s))
             _keep_details(session, [outcome])
     return again
@@ -139,13 +157,30 @@ def _keep_details(session: Session, outcomes: Sequence[Outcome]) -> None:
 
 
 def _settle(session: Session, outcomes: Iterable[Outcome]) -> None:
-    """Calls that were made are settled at their cost, the others' reservations are given back."""
-    paid = {outcome.work.job_id: outcome.charge for outcome in outcomes if outcome.charge is not None}
-    unpaid = [outcome.work.job_id for outcome in outcomes if outcome.charge is None]
+    """Calls that were made are settled at their cost, the others' reservations are given back.
+
+    A job without an answer one of whose calls may have been billed is settled at its worst case.
+    """
+    paid = {outcome.work.job_id: outcome.bill for outcome in outcomes if outcome.bill is not None}
+    unpaid = {outcome.work.job_id for outcome in outcomes if outcome.bill is None}
     if paid:
-        ledger.settle(session, paid)
+        known = {job_id: bill.charge for job_id, bill in paid.items() if bill.charge is not None}
+        ledger.settle(session, known)
+        ledger.settle_at_worst(session, paid.keys() - known.keys())
+        jobs.store_bills(session, {job_id: bill.details for job_id, bill in paid.items()})
     if unpaid:
-        ledger.release(session, unpaid)
+        unsure = jobs.maybe_billed(session, unpaid)
+        ledger.settle_at_worst(session, unsure)
+        ledger.release(session, unpaid - unsure)
+
+
+def _store_tries(session: Session, outcomes: Sequence[Outcome], owner: str | None) -> None:
+    rows = [
+        jobs.FailedTry(outcome.work.job_id, outcome.work.attempt, one.status, one.reason, one.unsure)
+        for outcome in outcomes
+        for one in outcome.tries
+    ]
+    jobs.add_attempts(session, rows, owner or "")
 
 
 def _store_outputs(session: Session, outcomes: Sequence[Outcome]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
 import numpy as np
 from genai_prices import Usage, calc_price
 from numpy.typing import NDArray
@@ -9,8 +13,18 @@ from numpy.typing import NDArray
 from assay.errors import UnknownPriceError
 from assay.specs import ModelSpec, Price
 from storage.ledger import Charge
+from workers.backends import Answer, Request
 
-__all__ = ["CHARACTERS_PER_TOKEN", "expected_usd", "price_of", "worst_case_charge"]
+__all__ = [
+    "CHARACTERS_PER_TOKEN",
+    "Bill",
+    "bill_of",
+    "expected_usd",
+    "price_of",
+    "price_source",
+    "probable_tokens",
+    "worst_case_charge",
+]
 
 FREE = Price(free=True)
 
@@ -47,6 +61,53 @@ def _table_price(spec: ModelSpec) -> Price:
             "set price = {input_per_million = ..., output_per_million = ...} or price = {free = true}"
             " in its model file",
         ) from None
+
+
+def price_source(spec: ModelSpec) -> str:
+    """Where the model's price comes from, as stored with each charge."""
+    if spec.price is not None:
+        return "model file"
+    return "replay" if spec.backend == "replay" else f"genai-prices {version('genai-prices')}"
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a call costs, and how that was worked out.
+
+    Attributes:
+        charge: For the ledger; None = what was reserved, since the bill cannot be known.
+        details: Tokens, price and its source, as stored with the job.
+    """
+
+    charge: Charge | None
+    details: dict[str, Any]
+
+
+def bill_of(spec: ModelSpec, price: Price, text: str, answer: Answer) -> Bill:
+    """The bill of an answer, by the tokens that the endpoint states.
+
+    Stated tokens that are missing, or more than the call can have used at all, are no bill that could be
+    believed: such a call is charged at its worst case, which is what was reserved for it.
+    """
+    worst = worst_case_charge(spec, price, text)
+    usd = price.micro_dollars(answer.input_tokens, answer.output_tokens)
+    tokens = answer.input_tokens + answer.output_tokens
+    believed = answer.usage_known and tokens <= worst.tokens and usd <= worst.usd
+    charge = Charge(usd=usd, calls=1, tokens=tokens) if believed else worst
+    details = {
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+        "usd": charge.usd,
+        "price": price.model_dump(exclude_defaults=True),
+        "price_from": price_source(spec),
+    }
+    return Bill(charge, details if believed else {**details, "usage": "not believable, worst case charged"})
+
+
+def probable_tokens(spec: ModelSpec, request: Request) -> int:
+    """Tokens that a call counts for in a limit of tokens, as endpoints do it: prompt and max_tokens."""
+    most = int({**spec.parameters, **request.parameters}.get("max_tokens", spec.max_tokens))
+    return len(request.text) // CHARACTERS_PER_TOKEN + FRAME_TOKENS // 4 + most
 
 
 def worst_case_charge(spec: ModelSpec, price: Price, text: str) -> Charge:

@@ -45,6 +45,7 @@ from workers import execution
 from workers.backends import Answer
 from workers.execution import WorkerContext, run_jobs
 from workers.outcomes import Outcome, store
+from workers.prices import Bill
 from workers.training import train_version
 from workers.work import load_work, render
 
@@ -160,7 +161,7 @@ def test_a_worker_that_lost_its_lease_cannot_take_the_job_from_the_next(
     assert store(world.database, late, "first") == []
     assert {job.lease_owner for job in world.all(Job)} == {"second"}
     answered = [
-        replace(outcome, score=1.0, answer=Answer("a", score=1.0), charge=Charge(usd=7))
+        replace(outcome, score=1.0, answer=Answer("a", score=1.0), bill=Bill(Charge(usd=7), {}))
         for outcome in outcomes_of(world, second)
     ]
     store(world.database, answered, "second")
@@ -176,7 +177,7 @@ def test_an_answer_counts_also_after_its_lease_ended_and_only_once(world: World)
     Sweeper(world.agent).sweep()
     second = outcomes_of(world, world.claim(ids, "second"))
     for owner, outcomes in (("first", first), ("second", second)):
-        answered = [replace(outcome, score=0.0, charge=Charge(usd=5)) for outcome in outcomes]
+        answered = [replace(outcome, score=0.0, bill=Bill(Charge(usd=5), {})) for outcome in outcomes]
         store(world.database, answered, owner)
     assert [entry.settled for entry in world.all(LedgerEntry)] == [5] * len(ids)
     assert sum(event.kind == "jobs.finished" for event in world.all(Event)) == 1

@@ -23,6 +23,7 @@ from tests.world import BENCHMARK, World
 from workers import execution, outcomes
 from workers.backends import BACKENDS, Answer, CallError, Request
 from workers.execution import run_jobs
+from workers.prices import Bill
 
 PRICE = {"input_per_million": 1.0, "output_per_million": 2.0}  # an answer costs 10 + 2 * 2 micro-dollars
 COST, RESERVED = 14, 100
@@ -308,7 +309,7 @@ def test_an_answer_that_comes_after_the_lease_was_lost_counts_once(world: World)
     with world.database.begin() as session:
         jobs.requeue(session, job_id, "its worker stopped answering")
     run_jobs(world.worker("fast"), [job_id])
-    late = outcomes.Outcome(work[0], answer=Answer("no"), charge=Charge(usd=COST)).scored(0.0)
+    late = outcomes.Outcome(work[0], answer=Answer("no"), bill=Bill(Charge(usd=COST), {})).scored(0.0)
     outcomes.store(world.database, [late])
     assert [score.value for score in world.acquired()] == [1.0]
     assert world.budget(1).spent == COST

@@ -41,11 +41,14 @@ def upgrade() -> None:
         sa.Column("scope", sa.String(), nullable=False),
         sa.Column("scope_id", sa.Integer(), nullable=False),
         sa.Column("unit", sa.String(), nullable=False),
+        sa.Column("period", sa.String(), nullable=False),
+        sa.Column("starts_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("cap", sa.BigInteger(), nullable=False),
         sa.Column("reserved", sa.BigInteger(), nullable=False),
         sa.Column("spent", sa.BigInteger(), nullable=False),
+        sa.Column("warned", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("scope", "scope_id", "unit"),
+        sa.UniqueConstraint("scope", "scope_id", "unit", "period"),
     )
     op.create_table(
         "embedding",
@@ -53,6 +56,13 @@ def upgrade() -> None:
         sa.Column("encoder", sa.String(), nullable=False),
         sa.Column("vector", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("content_hash", "encoder"),
+    )
+    op.create_table(
+        "endpoint",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("name"),
     )
     op.create_table(
         "event",
@@ -239,6 +249,7 @@ def upgrade() -> None:
         sa.Column("until_confidence", sa.Float(), nullable=True),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("waits_budget_id", sa.Integer(), nullable=True),
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("trigger", sa.String(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
@@ -309,6 +320,7 @@ def upgrade() -> None:
         sa.Column("other_method_id", sa.Integer(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("lease_owner", sa.String(), nullable=True),
@@ -320,6 +332,7 @@ def upgrade() -> None:
         sa.Column("probability", sa.Float(), nullable=True),
         sa.Column("expected_cost", sa.BigInteger(), nullable=False),
         sa.Column("details", sa.JSON(), nullable=False),
+        sa.Column("bill", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(
@@ -422,6 +435,25 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_studymethod_method_id"), ["method_id"], unique=False)
 
     op.create_table(
+        "attempt",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("job_id", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("unsure", sa.Boolean(), nullable=False),
+        sa.Column("worker", sa.String(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"],
+            ["job.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("attempt", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_attempt_job_id"), ["job_id"], unique=False)
+
+    op.create_table(
         "ledgerentry",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("budget_id", sa.Integer(), nullable=False),
@@ -451,6 +483,10 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_ledgerentry_budget_id"))
 
     op.drop_table("ledgerentry")
+    with op.batch_alter_table("attempt", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_attempt_job_id"))
+
+    op.drop_table("attempt")
     with op.batch_alter_table("studymethod", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_studymethod_method_id"))
 
@@ -496,6 +532,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_event_handled_at"))
 
     op.drop_table("event")
+    op.drop_table("endpoint")
     op.drop_table("embedding")
     op.drop_table("budget")
     op.drop_table("benchmark")
