@@ -176,7 +176,10 @@ def _finish(context: AgentContext, situation: Situation, rows: Sequence[Estimate
         if not studies.take_step(session, situation.study_id, situation.study.step):
             return False
         _store_estimates(session, situation, rows)
-        if studies.find(session, situation.study_id).state == StudyState.WAITING:
+        study = studies.find(session, situation.study_id)
+        study.version_id = situation.version.id
+        session.add(study)
+        if study.state == StudyState.WAITING:
             studies.move(session, situation.study_id, StudyState.RUNNING)
         studies.move(session, situation.study_id, StudyState.DONE, reason)
     return True

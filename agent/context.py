@@ -17,7 +17,7 @@ from sqlmodel import Session, col, func, select
 from assay.settings import Settings
 from estimators import Estimator, load_estimator
 from estimators.intervals import ConformalIntervals
-from policies import Policy, make_policy
+from policies import MixedPolicy, Policy, SupportsRecommendation, make_policy
 from storage import versions
 from storage.database import Database
 from storage.matrices import BenchmarkColumns, load_columns, load_matrix
@@ -115,6 +115,8 @@ class AgentContext:
         if key not in self._policies:
             policy = make_policy(study.policy, seed=study.seed, **study.policy_params)
             self._prepare(session, policy, version)
+            if not isinstance(policy, SupportsRecommendation):
+                policy = MixedPolicy(policy, share=self.settings.cold_share)
             self._policies[key] = policy
         return self._policies[key]
 

@@ -10,7 +10,7 @@ from sqlmodel import Session, col, func, select
 from assay.settings import Settings
 from assay.specs import ModelSpec
 from policies import POLICIES
-from storage import catalog, studies
+from storage import catalog, studies, versions
 from storage.studies import StudyRequest
 from storage.tables import (
     Benchmark,
@@ -26,7 +26,7 @@ from storage.tables import (
 from workers.backends import BACKENDS
 from workers.work import spec_of
 
-__all__ = ["RULES", "automatic_study", "default_choice"]
+__all__ = ["RULES", "automatic_study", "default_choice", "evaluated_before"]
 
 #: Effects of an event: rows are written here, the studies named in the answer are advanced afterwards.
 Rule = Callable[[Session, Settings, dict[str, Any]], set[int]]
@@ -63,10 +63,41 @@ def on_prompts_added(session: Session, settings: Settings, payload: dict[str, An
     if benchmark is None:
         return set()
     created = set()
-    for method in _evaluated(session, benchmark, payload["prompts_revision"]):
+    for method in evaluated_before(session, benchmark, payload["prompts_revision"]):
         trigger = f"prompts:{benchmark.id}:{payload['prompts_revision']}:method:{method.id}"
         created |= automatic_study(session, settings, benchmark, method, trigger)
     return created
+
+
+def on_study_finished(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Pool the answers of a wave of refresh studies, once its last one is done.
+
+    The studies of a wave work side by side with the version that was there at its start, which knows no
+    answer to the new prompts. The challenger that is asked for here has learned from all of them.
+    """
+    study = session.get(Study, payload["study_id"])
+    if study is None or study.version_id is None or not (study.trigger or "").startswith("prompts:"):
+        return set()
+    version = session.get_one(EstimatorVersion, study.version_id)
+    wave = (study.trigger or "").partition(":method:")[0]
+    if cold_prompts_of(version) and not _open_in(session, f"{wave}:method:"):
+        benchmark = session.get_one(Benchmark, study.benchmark_id)
+        versions.want(session, benchmark, version.estimator, version.params, reason="answers were pooled")
+    return set()
+
+
+def _open_in(session: Session, wave: str) -> bool:
+    """Whether a study of a wave still has something to do."""
+    query = select(Study.id).where(
+        col(Study.trigger).startswith(wave, autoescape=True),
+        col(Study.state).in_([StudyState.WAITING, StudyState.RUNNING]),
+    )
+    return session.exec(query).first() is not None
+
+
+def cold_prompts_of(version: EstimatorVersion) -> int:
+    """How many prompts were without history when the version was fitted."""
+    return int(version.history.get("findings", {}).get("cold prompts", 0))
 
 
 def on_jobs_finished(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
@@ -87,13 +118,56 @@ def on_estimator_changed(session: Session, settings: Settings, payload: dict[str
     return {int(i) for i in session.exec(query).all() if i is not None}
 
 
+def on_estimator_promoted(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Go on with what waited for it; where it pooled answers on new prompts, estimate anew without buying."""
+    version = session.get(EstimatorVersion, payload.get("version_id"))
+    if version is not None and version.parent_id is not None and cold_prompts_of(version):
+        parent = session.get_one(EstimatorVersion, version.parent_id)
+        if parent.prompts_revision == version.prompts_revision:
+            _estimate_anew(session, settings, version)
+    return on_estimator_changed(session, settings, payload)
+
+
+def _estimate_anew(session: Session, settings: Settings, version: EstimatorVersion) -> None:
+    """A study that buys nothing for every method that was evaluated with the same estimator and prompts."""
+    query = select(Study).where(
+        Study.benchmark_id == version.benchmark_id,
+        Study.state == StudyState.DONE,
+        Study.objective == "estimate",
+        Study.estimator == version.estimator,
+    )
+    done: dict[int, Study] = {}
+    for study in session.exec(query.order_by(col(Study.id))).all():
+        used = session.get(EstimatorVersion, study.version_id) if study.version_id else None
+        if used is not None and used.prompts_revision == version.prompts_revision:
+            done |= {int(method.id or 0): study for method in studies.methods_of(session, int(study.id or 0))}
+    for method_id, study in sorted(done.items()):
+        if study.estimator_params == version.params:
+            request = StudyRequest(
+                benchmark_id=version.benchmark_id,
+                method_ids=[method_id],
+                policy=study.policy,
+                policy_params=study.policy_params,
+                estimator=study.estimator,
+                estimator_params=study.estimator_params,
+                seed=study.seed,
+                batch_size=study.batch_size,
+                level=study.level,
+                max_prompts=0,
+                caps={"usd": 0},
+                trigger=f"pooled:{version.id}:method:{method_id}",
+            )
+            studies.create(session, request)
+
+
 RULES: dict[str, Rule] = {
     "model.registered": on_model_registered,
     "prompts.added": on_prompts_added,
     "jobs.finished": on_jobs_finished,
     "study.created": on_study_created,
     "study.running": on_study_created,
-    "estimator.promoted": on_estimator_changed,
+    "study.finished": on_study_finished,
+    "estimator.promoted": on_estimator_promoted,
     "estimator.failed": on_estimator_changed,
 }
 
@@ -150,7 +224,7 @@ def _matches(session: Session, spec: ModelSpec, benchmark: Benchmark) -> bool:
     return named and catalog.count_prompts(session, benchmark.id) > 0
 
 
-def _evaluated(session: Session, benchmark: Benchmark, revision: int) -> list[Method]:
+def evaluated_before(session: Session, benchmark: Benchmark, revision: int) -> list[Method]:
     """Methods of active, runnable models that a study evaluated before the prompts came to `revision`."""
     found: dict[int, Method] = {}
     query = select(Study).where(Study.benchmark_id == benchmark.id, Study.state == StudyState.DONE)

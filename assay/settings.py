@@ -56,6 +56,18 @@ class Settings(BaseSettings):
     seed: int = Field(default=0, ge=0, description="Seed of studies that name none.")
 
     encoder: str = Field(default="tfidf-svd", description="Encoder of prompts, for what looks at their text.")
+    cold_share: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of a study drawn among prompts without history; empty = by weight.",
+    )
+    pseudo_label_variance: float = Field(
+        default=0.09,
+        ge=0,
+        le=0.25,
+        description="Largest predictive variance of a pseudo-label (0.09: 9 in 10 sure); 0 = make none.",
+    )
     retrain_scores: int = Field(default=500, ge=0, description="New scores that start a retraining; 0 = off.")
     retrain_hours: float = Field(default=0.0, ge=0, description="Hours between retrainings; 0 = off.")
     validation_share: float = Field(

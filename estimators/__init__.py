@@ -26,6 +26,7 @@ from estimators._cold_start import (
     prompts_without_history,
 )
 from estimators._encoders import ENCODERS, Encoder, make_encoder
+from estimators._pseudo_labels import LabelCheck, PseudoLabels, check_labels, make_pseudo_labels
 from estimators._text_features import FEATURES, text_features
 
 __all__ = [
@@ -35,13 +36,16 @@ __all__ = [
     "Encoder",
     "Estimator",
     "FEATURES",
+    "LabelCheck",
     "Linearization",
     "Prediction",
+    "PseudoLabels",
     "ScoreEstimate",
     "SupportsLinearization",
     "SupportsPromptFeatures",
     "SupportsRowFeatures",
     "SupportsScoreDraws",
+    "check_labels",
     "check_observed",
     "cold_prompts",
     "estimator_for",
@@ -50,6 +54,7 @@ __all__ = [
     "make_encoder",
     "load_estimator",
     "make_estimator",
+    "make_pseudo_labels",
     "prompts_without_history",
     "text_features",
 ]

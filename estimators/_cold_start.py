@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -35,7 +36,8 @@ __all__ = [
 
 FEWEST_ANSWERS = 30
 LEAST_SHARE = 0.5  # of the benchmark's weight, for a row to count as full ...
-LEAST_OF_LARGEST = 0.75  # ... or of the largest row's, where no row has the newest prompts
+LEAST_OF_LARGEST = 0.75  # ... or of the largest row's, where no row has the newest prompts ...
+SPARSE = 0.1  # ... unless even that row has no more than this
 FEWEST_ROWS = 20
 CAUTION = 2.0  # few datasets say how unlike one may be; chosen on training models of Open LLM
 EDGE = 0.02  # expected scores are kept this far from 0 and 1 on the logit scale
@@ -129,9 +131,20 @@ class ColdStartEstimator(Estimator):
         self.centre_: Array = levels.mean(axis=0)
         self.groups_: list[ColdGroup] = []
         if self.cold_.any():
-            self._learn_groups(history, _learn_transfer(levels, known))
+            self.transfer_ = _learn_transfer(levels, known)
+            self._learn_groups(history)
 
-    def _learn_groups(self, history: ScoreMatrix, transfer: _Transfer) -> None:
+    def with_labels(self, labelled: ScoreMatrix) -> ColdStartEstimator:
+        """The same base, with what is known of cold prompts learned anew from a history with pseudo-labels.
+
+        Only straight after `fit`; which prompts count as cold, and as answered, stays as it was.
+        """
+        other = copy.copy(self)
+        other.groups_ = []
+        other._learn_groups(labelled)
+        return other
+
+    def _learn_groups(self, history: ScoreMatrix) -> None:
         """Pool the answers on cold prompts of all rows that have any."""
         rows = np.flatnonzero(history.observed[:, self.cold_].any(axis=1))
         values = history.values[rows].astype(np.float64)
@@ -139,7 +152,7 @@ class ColdStartEstimator(Estimator):
         if len(rows):
             logits = self._dataset_logits(self.base_.predict(values[:, ~self.cold_]).mean)
         for g, columns in enumerate(self.columns_):
-            prior = transfer.of(self._own(g), self.centre_, self._main(g))
+            prior = self.transfer_.of(self._own(g), self.centre_, self._main(g))
             self.groups_.append(fit_group(self._features(logits, g), values[:, columns], prior))
 
     def _make_base(self, params: dict[str, Any] | None) -> Estimator:
@@ -147,12 +160,17 @@ class ColdStartEstimator(Estimator):
 
         return make_estimator(self.base, **(params or {}))
 
-    def _start(self, warm_start: Self | None) -> Any:
-        """The earlier base, where its prompts are the first of the present ones."""
-        if warm_start is None or warm_start.base != self.base:
+    def _start(self, warm_start: Estimator | None) -> Any:
+        """An earlier base, alone or in another of this kind, where its prompts are the first warm ones."""
+        if isinstance(warm_start, ColdStartEstimator):
+            before, earlier = np.flatnonzero(~warm_start.cold_), warm_start.base_
+        elif warm_start is not None:
+            before, earlier = np.arange(warm_start.n_prompts_ or 0), warm_start
+        else:
             return None
-        before, now = np.flatnonzero(~warm_start.cold_), np.flatnonzero(~self.cold_)
-        return warm_start.base_ if np.array_equal(before, now[: len(before)]) else None
+        alike = earlier.params() == self._make_base(self.base_params).params()
+        same_prompts = np.array_equal(before, np.flatnonzero(~self.cold_)[: len(before)])
+        return earlier if alike and same_prompts and type(earlier) is type(self._make_base(None)) else None
 
     def _prepare(self) -> None:
         """What follows from the weights and from which prompts are cold."""
@@ -368,8 +386,9 @@ def prompts_without_history(estimator: Estimator) -> BoolArray | None:
 def full_rows(matrix: ScoreMatrix) -> NDArray[np.intp]:
     """Rows with at least half of the benchmark's weight, or with nearly as much as any row has."""
     share = matrix.observed @ matrix.weights
-    least = min(LEAST_SHARE, LEAST_OF_LARGEST * float(share.max(initial=0.0)))
-    return np.flatnonzero((share > 0) & (share >= least))
+    largest = float(share.max(initial=0.0))
+    least = min(LEAST_SHARE, LEAST_OF_LARGEST * largest) if largest > SPARSE else LEAST_SHARE
+    return np.flatnonzero(share >= least)
 
 
 def cold_prompts(full: ScoreMatrix, fewest: int = FEWEST_ANSWERS) -> BoolArray:

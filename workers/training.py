@@ -21,7 +21,15 @@ import numpy as np
 
 from assay.errors import AssayError, StorageError
 from assay.matrix import ScoreMatrix
-from estimators import ESTIMATORS, Estimator, load_estimator, make_estimator
+from estimators import (
+    ESTIMATORS,
+    Estimator,
+    cold_prompts,
+    estimator_for,
+    full_rows,
+    history_rows,
+    load_estimator,
+)
 from storage import versions
 from storage.events import emit
 from storage.matrices import StoredMatrix, load_matrix
@@ -29,14 +37,12 @@ from storage.tables import Benchmark, EstimatorVersion, VersionState
 from workers.calibration import learn_intervals, save_intervals
 from workers.embedding import embed_prompts
 from workers.execution import WorkerContext
+from workers.labelling import label, save_labels
 from workers.validation import Validation, hold_out, validate
 
 __all__ = ["history_of", "train_version"]
 
 log = logging.getLogger(__name__)
-
-#: A row counts as history once this share of the benchmark's weight is scored.
-HISTORY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,11 @@ class Verdict:
 
 
 def history_of(matrix: ScoreMatrix) -> ScoreMatrix:
-    """The rows that an estimator learns from: methods with at least half of the benchmark scored."""
-    share = matrix.observed @ matrix.weights
-    return matrix.rows(np.flatnonzero(share >= HISTORY_SHARE))
+    """The rows that an estimator learns from: methods with at least half of the benchmark scored.
+
+    Where prompts are cold, every method that answered one of them teaches something about it.
+    """
+    return matrix.rows(history_rows(matrix))
 
 
 def train_version(context: WorkerContext, version_id: int) -> bool:
@@ -80,33 +88,46 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
         benchmark = session.get_one(Benchmark, version.benchmark_id)
         stored_matrix = load_matrix(session, benchmark, context.settings.cache_dir)
         revision = benchmark.revision
-    history = history_of(_with_vectors(context, version, stored_matrix))
+    matrix = _with_vectors(context, version, stored_matrix)
+    history = history_of(matrix)
     held = hold_out(history.method_ids, context.settings.validation_share)
-    learned = history.rows(np.flatnonzero(~held))
+    learned, unseen = history.rows(np.flatnonzero(~held)), history.rows(np.flatnonzero(held))
     parent = _parent(context, version)
-    challenger = make_estimator(version.estimator, **version.params).fit(learned, warm_start=parent)
-    unseen = history.rows(np.flatnonzero(held))
+    challenger = estimator_for(learned, version.estimator, version.params)
+    challenger.fit(learned, warm_start=parent)
+    labelling = label(challenger, learned, unseen, context.settings.pseudo_label_variance)
+    challenger = labelling.estimator if labelling else challenger
     verdict = _judge(challenger, parent, unseen)
     about = {
         "methods": list(learned.method_ids),
         "scores": int(learned.observed.sum()),
         "revision": revision,
-        "findings": challenger.findings(),
+        "findings": {**challenger.findings(), **(labelling.findings() if labelling else {})},
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         challenger.save(folder)
         save_intervals(learn_intervals(challenger, learned, unseen), folder)
+        if labelling:
+            save_labels(labelling, folder)
         stored = _store(context, version, folder, about, verdict)
     context.wake()
     return stored
 
 
 def _with_vectors(context: WorkerContext, version: EstimatorVersion, stored: StoredMatrix) -> ScoreMatrix:
-    """The matrix, with prompt vectors where the estimator looks at them."""
-    if not ESTIMATORS.get(version.estimator).uses_embeddings:
+    """The matrix, with prompt vectors where the estimator looks at them, or prompts are without history."""
+    looks = ESTIMATORS.get(version.estimator).uses_embeddings
+    full = stored.matrix.rows(full_rows(stored.matrix))
+    if not looks and not cold_prompts(full).any():
         return stored.matrix
-    vectors = embed_prompts(context.database, stored.columns, context.settings.encoder)
+    try:
+        vectors = embed_prompts(context.database, stored.columns, context.settings.encoder)
+    except AssayError as error:
+        if looks:
+            raise
+        log.warning("new prompts are not embedded: %s", error)
+        return stored.matrix
     return replace(stored.matrix, embeddings=vectors)
 
 

@@ -28,7 +28,8 @@ class Validation:
 
     Attributes:
         rows: Number of held-out rows.
-        loss: Mean squared error of the scores that were not shown.
+        loss: Mean squared error of the scores that were not shown, by dataset, weighted as the datasets are,
+            so that a few answers on new prompts are not drowned by many on old ones.
         score_error: Mean absolute error of the benchmark score.
     """
 
@@ -72,10 +73,18 @@ def validate(estimator: Estimator, held_out: ScoreMatrix, seed: int) -> Validati
         shown = np.where(order < max(1, round(share * held_out.n_prompts)), truth, np.nan)
         prediction = estimator.predict(shown)
         hidden = np.isnan(shown) & ~np.isnan(truth)
-        losses.append(np.square(prediction.mean - truth)[hidden].mean())
+        losses.append(_mean_by_dataset(np.square(prediction.mean - truth), hidden, held_out))
         whole = np.where(np.isnan(truth), prediction.mean, truth) @ held_out.weights
         errors.append(np.abs(estimator.benchmark_score(shown).mean - whole).mean())
     return Validation(held_out.n_methods, float(np.mean(losses)), float(np.mean(errors)))
+
+
+def _mean_by_dataset(squares: NDArray[np.float64], hidden: NDArray[np.bool_], matrix: ScoreMatrix) -> float:
+    index, count = matrix.dataset_index, len(matrix.datasets)
+    cells = np.bincount(index, hidden.sum(axis=0), count)
+    total = np.bincount(index, np.where(hidden, squares, 0.0).sum(axis=0), count)
+    weight = np.bincount(index, matrix.weights, count) * (cells > 0)
+    return float((weight * total / np.maximum(cells, 1)).sum() / weight.sum())
 
 
 def _place(name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,13 @@ import typer
 from sqlmodel import col, select
 
 from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
-from agent.registration import PROMPT_SUFFIXES, add_prompt_file
+from agent.context import AgentContext
+from agent.refreshing import RefreshPlan, plan_prompt_file
+from agent.registration import PROMPT_SUFFIXES, AddedPrompts, add_prompt_file
 from agent.views import benchmark_facts
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
+from assay.settings import load_settings
 from storage import catalog
 from storage.importing import ImportReport, import_long_table, import_matrix_folder
 from storage.tables import Benchmark
@@ -89,19 +93,49 @@ def _import(path: Path, name: str, rows: str, weighting: Weighting) -> ImportRep
 def add_prompts(
     benchmark: Annotated[str, typer.Argument(help="Name of the benchmark.")],
     file: Annotated[Path, typer.Argument(help="JSONL (one prompt a line), TOML or YAML file.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would cost, add nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Add prompts; the agent then refreshes the models that it has evaluated.
 
+    What the refresh studies will cost is shown first; where that is more than nothing, it is asked for.
+
     Example: assay benchmark add-prompts support-qa new-tickets.jsonl
     """
-    with database().begin() as session:
-        catalog.find_benchmark(session, benchmark)
-        change = add_prompt_file(session, _readable(file), benchmark)
+    _readable(file)
+    context = AgentContext(database(), load_settings(), lambda ids, kind: None, lambda version: None)
+    change, plan = plan_prompt_file(context, benchmark, file)
+    if not json_:
+        _say_plan(change, plan)
+    if not dry_run:
+        _agree(plan, yes=yes, may_ask=not json_ and sys.stdin.isatty())
+        with context.database.begin() as session:
+            change = add_prompt_file(session, file, benchmark)
     if json_:
-        print_json(vars(change))
-    else:
+        print_json({**vars(change), "refresh": plan.to_json(), "dry_run": dry_run})
+    elif not dry_run:
         say(f"{change.added} prompts added to {benchmark}, {change.known} were known already")
+
+
+def _say_plan(change: AddedPrompts, plan: RefreshPlan) -> None:
+    say(f"{change.added} prompts are new, {change.known} are known already")
+    if plan.studies:
+        say(
+            f"the agent will make {plan.studies} refresh studies of up to {plan.prompts} prompts in all:"
+            f" about ${plan.expected_usd:,.4f}, at most ${plan.ceiling_usd:,.4f}"
+        )
+
+
+def _agree(plan: RefreshPlan, *, yes: bool, may_ask: bool) -> None:
+    if yes or plan.ceiling_usd == 0:
+        return
+    if not may_ask:
+        raise UsageError(
+            f"{plan.studies} refresh studies would spend up to ${plan.ceiling_usd:,.4f}",
+            "add --yes to agree, or --dry-run to look only",
+        )
+    typer.confirm("add them?", abort=True)
 
 
 def _readable(file: Path) -> Path:

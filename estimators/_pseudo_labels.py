@@ -1,0 +1,130 @@
+"""Pseudo-labels: sure predictions for prompts without history, as training data (Li et al., section 2.4).
+
+They are made by a fitted estimator for the methods of its history, where its predictive variance is under a
+threshold; they never replace a score, and whoever stores them stores them apart from scores, with the version
+that made them. Whether learning from them helps is asked of real answers that the fits have not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.matrix import ScoreMatrix
+from estimators._base import Estimator
+from estimators._cold_start import cold_prompts, full_rows
+from estimators._draws import binary_prompts
+
+__all__ = ["LabelCheck", "PseudoLabels", "check_labels", "make_pseudo_labels"]
+
+#: With fewer real answers than this nothing is known about whether labels help.
+LEAST_ANSWERS = 30
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """Labels of L (method, prompt) cells that have no score.
+
+    Attributes:
+        methods: (L,) method ids.
+        prompts: (L,) prompt ids.
+        values: (L,) predicted scores; 0 or 1 where scores are binary.
+        uncertainty: (L,) predictive variance of each.
+    """
+
+    methods: tuple[str, ...]
+    prompts: tuple[str, ...]
+    values: NDArray[np.float32]
+    uncertainty: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.methods)
+
+    def added_to(self, history: ScoreMatrix) -> ScoreMatrix:
+        """The history with the labels where it has no score; where it has one, the label is dropped."""
+        row = {name: i for i, name in enumerate(history.method_ids)}
+        column = {name: j for j, name in enumerate(history.prompt_ids)}
+        filled = history.values.copy()
+        for method, prompt, value in zip(self.methods, self.prompts, self.values, strict=True):
+            i, j = row.get(method), column.get(prompt)
+            if i is not None and j is not None and np.isnan(filled[i, j]):
+                filled[i, j] = value
+        return replace(history, values=filled)
+
+
+def make_pseudo_labels(estimator: Estimator, history: ScoreMatrix, threshold: float) -> PseudoLabels:
+    """Labels for the full rows of a history on its cold prompts, where the estimator is sure enough.
+
+    Args:
+        estimator: Fitted to the history.
+        history: (M, N) scores.
+        threshold: Largest predictive variance; 0.09 is a probability of .9 either way for a binary score.
+    """
+    rows = full_rows(history)
+    cold = cold_prompts(history.rows(rows))
+    prediction = estimator.predict(history.values[rows])
+    sure = cold & np.isnan(history.values[rows]) & (prediction.variance <= threshold)
+    i, j = np.nonzero(sure)
+    values = np.clip(prediction.mean[sure], 0.0, 1.0)
+    return PseudoLabels(
+        tuple(history.method_ids[int(r)] for r in rows[i]),
+        tuple(history.prompt_ids[int(c)] for c in j),
+        np.where(binary_prompts(history)[j], values.round(), values).astype(np.float32),
+        prediction.variance[sure].astype(np.float32),
+    )
+
+
+@dataclass(frozen=True)
+class LabelCheck:
+    """Whether learning from pseudo-labels predicts real answers better.
+
+    Attributes:
+        kept: Whether it does, beyond chance.
+        answers: Real answers that it was asked on.
+        loss_without: Mean squared error of the fit without labels there; NaN where there were too few.
+        loss_with: The same of the fit with labels.
+    """
+
+    kept: bool
+    answers: int
+    loss_without: float
+    loss_with: float
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are answers enough to ask."""
+        return self.answers >= LEAST_ANSWERS
+
+    @property
+    def reason(self) -> str:
+        """In a sentence."""
+        if np.isnan(self.loss_with):
+            return f"not used: {self.answers} held-out answers on these prompts are too few to check them on"
+        said = f"squared error {self.loss_with:.4f} with them, {self.loss_without:.4f} without"
+        return f"{'used' if self.kept else 'not used'}: {said}, on {self.answers} held-out answers"
+
+
+def check_labels(
+    without: Estimator, labelled: Estimator, unseen: ScoreMatrix, cold: NDArray[np.bool_]
+) -> LabelCheck:
+    """Predict real answers on cold prompts from the same rows' other answers, with both fits.
+
+    Kept where the mean improvement exceeds one standard error of the answers' differences.
+
+    Args:
+        without: Fitted without labels.
+        labelled: Fitted with them.
+        unseen: (H, N) rows that neither has learned from.
+        cold: (N,) the prompts that the labels are about.
+    """
+    truth = unseen.values.astype(np.float64)
+    asked = cold & ~np.isnan(truth)
+    if asked.sum() < LEAST_ANSWERS:
+        return LabelCheck(False, int(asked.sum()), float("nan"), float("nan"))
+    shown = np.where(cold, np.nan, truth)
+    plain, other = ((f.predict(shown).mean - truth)[asked] ** 2 for f in (without, labelled))
+    gain = plain - other
+    kept = bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+    return LabelCheck(kept, len(gain), float(plain.mean()), float(other.mean()))
