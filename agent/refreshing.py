@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlmodel import Session
 
 from agent.context import AgentContext
-from agent.costs import expected_usd_of, specs_of, worst_case_charges
+from agent.costs import expected_usd_of, priced_purchases, specs_of
 from agent.registration import AddedPrompts, add_prompt_file
 from agent.rules import evaluated_before
 from assay.specs import ModelSpec
@@ -81,8 +81,9 @@ def refresh_plan(session: Session, context: AgentContext, benchmark: Benchmark) 
     left = np.isnan(load_rows(session, columns, np.array([m.id for m in methods], dtype=np.int64)))
     count = np.minimum(left.sum(axis=1), context.settings.max_prompts)
     cap = context.settings.max_usd
-    expected = np.where(left, expected_usd_of(session, context, columns, specs), np.nan) / 1e6
-    worst = _worst_cases(session, methods, specs, columns)
+    usd = expected_usd_of(session, context, columns, methods, specs) / 1e6
+    expected = np.where(left, usd, np.nan)
+    worst = _worst_cases(session, columns, methods, specs, usd.any(axis=1))
     # Which prompts will be chosen is not known: the ceiling takes the dearest, the expectation the mean.
     mean = np.array([np.nanmean(row) if n else 0.0 for row, n in zip(expected, count, strict=True)])
     dearest = [
@@ -103,16 +104,16 @@ def _largest(values: NDArray[np.float64], n: int) -> float:
 
 
 def _worst_cases(
-    session: Session, methods: list[Method], specs: list[ModelSpec], columns: BenchmarkColumns
+    session: Session,
+    columns: BenchmarkColumns,
+    methods: list[Method],
+    specs: list[ModelSpec],
+    costs: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """(R, N) dollars that each call can cost at most; models of one price and template are asked once."""
-    known: dict[str, NDArray[np.float64]] = {}
-    rows = []
-    for method, spec in zip(methods, specs, strict=True):
-        alike = spec.model_dump_json(exclude={"name", "attributes"}) + f"/{method.template_id}"
-        if alike not in known:
-            cells = [(0, int(pk)) for pk in columns.prompt_pks]
-            charges = worst_case_charges(session, [method], [spec], cells)
-            known[alike] = np.array([charge.usd for charge in charges]) / 1e6
-        rows.append(known[alike])
-    return np.stack(rows)
+    """(R, N) dollars that each cell can cost at most, with its verdict; 0 for methods that cost nothing."""
+    worst = np.zeros((len(methods), columns.n_prompts))
+    cells = [(0, column) for column in range(columns.n_prompts)]
+    for row in np.flatnonzero(costs):
+        bought = priced_purchases(session, columns, [methods[row]], [specs[row]], cells)
+        worst[row] = [purchase.whole.usd for purchase in bought]
+    return worst / 1e6
