@@ -83,7 +83,7 @@ def refresh_plan(session: Session, context: AgentContext, benchmark: Benchmark) 
     cap = context.settings.max_usd
     usd = expected_usd_of(session, context, columns, methods, specs) / 1e6
     expected = np.where(left, usd, np.nan)
-    worst = _worst_cases(session, columns, methods, specs, usd.any(axis=1))
+    worst = _worst_cases(session, columns, methods, specs, np.asarray(usd.any(axis=1)))
     # Which prompts will be chosen is not known: the ceiling takes the dearest, the expectation the mean.
     mean = np.array([np.nanmean(row) if n else 0.0 for row, n in zip(expected, count, strict=True)])
     dearest = [
