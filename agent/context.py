@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlmodel import Session, col, func, select
 
+from agent.lengths import AnswerLengths
 from assay.settings import Settings
 from estimators import Estimator, load_estimator
 from estimators.intervals import ConformalIntervals
@@ -60,6 +61,7 @@ class AgentContext:
     send_training: Callable[[int], None]
     _columns: _Recent[int, BenchmarkColumns] = field(default_factory=_Recent)
     _lengths: _Recent[tuple[int, int], NDArray[np.int64]] = field(default_factory=_Recent)
+    _answers: _Recent[int, AnswerLengths] = field(default_factory=_Recent)
     _embeddings: _Recent[tuple[int, int], NDArray[np.float32]] = field(default_factory=_Recent)
     _estimators: _Recent[int, Estimator] = field(default_factory=_Recent)
     _intervals: _Recent[int, dict[str, ConformalIntervals]] = field(default_factory=_Recent)
@@ -85,6 +87,12 @@ class AgentContext:
             by_id: dict[Any, int] = dict(session.exec(query).all())
             self._lengths[key] = np.array([by_id[int(pk)] for pk in columns.prompt_pks], dtype=np.int64)
         return self._lengths[key]
+
+    def answer_lengths(self, session: Session, columns: BenchmarkColumns) -> AnswerLengths:
+        """How long the answers of each dataset are, brought up to date by the answers that came since."""
+        lengths = self._answers.setdefault(columns.benchmark_id, AnswerLengths())
+        lengths.update(session, columns)
+        return lengths
 
     def embeddings(self, columns: BenchmarkColumns) -> NDArray[np.float32]:
         """(N, d) vectors of the benchmark's prompts."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import aliased
-from sqlmodel import Session, col, func, select
+from sqlmodel import Session, col, select
 
 from agent.context import AgentContext
 from agent.verdicts import JudgeInUse, expected_verdict_usd, judges_of, longest_answer, verdict_charge
@@ -75,7 +75,7 @@ def expected_usd_of(
     if all(price.free for price in [*prices, *(used.price for used in judges.values())]):
         return np.zeros((len(specs), columns.n_prompts))
     lengths = context.prompt_lengths(session, columns)
-    typical = _typical_output_tokens(session, columns)
+    typical = context.answer_lengths(session, columns).mean_tokens(columns)
     usd = np.empty((len(specs), columns.n_prompts))
     for row, (spec, price) in enumerate(zip(specs, prices, strict=True)):
         tokens = np.where(np.isnan(typical), spec.max_tokens / 4, typical)
@@ -116,20 +116,6 @@ def expected_costs(
     floor = usd[usd > 0].min()
     relative: NDArray[np.float64] = np.maximum(usd, floor) / usd.mean()
     return relative
-
-
-def _typical_output_tokens(session: Session, columns: BenchmarkColumns) -> NDArray[np.float64]:
-    """(N,) mean answer length of each prompt's dataset so far; NaN where there is no answer yet."""
-    query = (
-        select(Prompt.dataset_id, func.avg(Output.output_tokens))
-        .join(Output, col(Output.prompt_id) == col(Prompt.id))
-        .where(col(Prompt.dataset_id).in_([int(pk) for pk in columns.dataset_pks]))
-        .where(col(Output.output_tokens) > 0)  # imported answers carry no count
-        .group_by(col(Prompt.dataset_id))
-    )
-    found = {dataset_id: float(mean) for dataset_id, mean in session.exec(query).all()}
-    by_dataset = np.array([found.get(int(pk), np.nan) for pk in columns.dataset_pks])
-    return by_dataset[columns.dataset_index]
 
 
 def priced_purchases(

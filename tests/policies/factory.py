@@ -101,6 +101,17 @@ def estimator() -> Estimator:
     return FactorEstimator().fit(history())
 
 
+@lru_cache(maxsize=1)
+def twins() -> tuple[ScoreMatrix, Estimator]:
+    """The history with its first two prompts alike in all that is known of them, and an estimator of it."""
+    matrix = history()
+    assert matrix.embeddings is not None
+    values, vectors = matrix.values.copy(), matrix.embeddings.copy()
+    values[:, 1], vectors[1] = values[:, 0], vectors[0]
+    alike = replace(matrix, values=values, embeddings=vectors)
+    return alike, FactorEstimator().fit(alike)
+
+
 @lru_cache(maxsize=4)
 def fitted(name: str) -> Estimator:
     """A registered estimator, fitted once for all tests."""

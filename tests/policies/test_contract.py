@@ -7,7 +7,7 @@ import pytest
 
 from assay.errors import BadInputError, UsageError
 from policies import POLICIES, PolicyState, Selection, make_policy
-from tests.policies.factory import N_PROMPTS, build_policy, make_state
+from tests.policies.factory import N_PROMPTS, SMALL, build_policy, make_state, twins
 
 pytestmark = pytest.mark.parametrize("name", POLICIES.names())
 
@@ -18,6 +18,16 @@ SITUATIONS = {
     "all but one known": {"known": N_PROMPTS - 1},
     "one left among pending": {"known": 10, "pending": N_PROMPTS - 11},
     "many rows": {"rows": 3, "known": 4, "pending": 2, "unavailable": 2},
+}
+
+
+#: What chooses by an expected gain chooses by gain per cost; the others draw, cluster or count.
+WEIGH_COSTS = {
+    "uncertainty",
+    "information-gain",
+    "expected-variance-reduction",
+    "static-design",
+    "ppo",
 }
 
 
@@ -97,6 +107,26 @@ def test_takes_unequal_costs(name: str) -> None:
     cost = np.random.default_rng(3).lognormal(0.0, 2.0, (2, N_PROMPTS))
     state = make_state(rows=2, known=4, cost=cost)
     check(state, build_policy(name).select(state, 6), 6)
+
+
+def test_only_ratios_of_costs_matter(name: str) -> None:
+    cost = np.random.default_rng(3).lognormal(0.0, 1.0, (1, N_PROMPTS))
+    policy = build_policy(name)
+    first, second = (policy.select(make_state(known=4, cost=factor * cost), 6) for factor in (1.0, 250.0))
+    assert cells(second) == cells(first)
+
+
+@pytest.mark.parametrize("dear", [0, 1])
+def test_of_two_prompts_that_gain_the_same_a_dynamic_policy_takes_the_cheaper(name: str, dear: int) -> None:
+    if name not in WEIGH_COSTS:
+        pytest.skip("does not choose by what it expects of a prompt")
+    history, estimator = twins()
+    policy = make_policy(name, **SMALL.get(name, {}))
+    policy.prepare(history, estimator)
+    cost, only = np.ones((1, N_PROMPTS)), np.zeros((1, N_PROMPTS), dtype=bool)
+    cost[0, dear], only[0, :2] = 1.5, True
+    state = make_state(cost=cost, available=only, estimator=estimator, embeddings=history.embeddings)
+    assert policy.select(state, 1).columns.tolist() == [1 - dear]
 
 
 def test_choices_that_depend_on_the_generator_record_their_probability(name: str) -> None:

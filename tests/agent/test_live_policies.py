@@ -1,0 +1,75 @@
+"""A live study with each policy, through one set of real processes: broker, agent, Celery worker, trainer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.supervisor import Supervisor, embedded_children
+from policies import POLICIES, SupportsRecommendation, make_policy
+from storage.tables import StudyState
+from tests.policies.factory import SMALL
+from tests.world import World
+
+ESTIMATING = [name for name in POLICIES.names() if not isinstance(make_policy(name), SupportsRecommendation)]
+HISTORY, BOUGHT, BATCH, PATIENCE_S = 24, 12, 5, 150
+
+pytestmark = pytest.mark.slow
+
+
+class Running:
+    """A world in which real processes work."""
+
+    def __init__(self, world: World, supervisor: Supervisor) -> None:
+        self.world, self.supervisor = world, supervisor
+
+    def study(self, name: str) -> int:
+        """A study of a model of its own with the policy, followed until it is at rest."""
+        model = HISTORY + ESTIMATING.index(name)
+        study = self.world.add_study(
+            self.world.add_model(f"m{model}"),
+            policy=name,
+            policy_params=SMALL.get(name, {}),
+            max_prompts=BOUGHT,
+            batch_size=BATCH,
+        )
+        until = time.monotonic() + PATIENCE_S
+        while self.world.study(study).state in (StudyState.WAITING, StudyState.RUNNING):
+            assert time.monotonic() < until, self.world.study(study).reason
+            self.supervisor.watch()
+            time.sleep(0.05)
+        return study
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("live")
+    world = World.open(folder, sweep_s=1.0).with_history(models=HISTORY + len(ESTIMATING), tests=len(ESTIMATING))
+    environment = {
+        "ASSAY_DATA_DIR": str(world.settings.data_dir),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    supervisor = Supervisor(
+        embedded_children(world.settings, workers=1, web=False, port=1), world.settings, environment
+    )
+    try:
+        supervisor.start()
+        yield Running(world, supervisor)
+    finally:
+        supervisor.stop()
+        world.database.close()
+
+
+@pytest.mark.parametrize("name", ESTIMATING)
+def test_a_study_with_each_policy_through_real_workers(running: Running, name: str) -> None:
+    world, study = running.world, running.study(name)
+    assert world.study(study).state == StudyState.DONE, world.study(study).reason
+    jobs = world.jobs(study)
+    assert len(jobs) == BOUGHT
+    assert len({job.prompt_id for job in jobs}) == BOUGHT
+    assert all(child.restarts == 0 for child in running.supervisor.children)
