@@ -129,35 +129,32 @@ def on_estimator_promoted(session: Session, settings: Settings, payload: dict[st
 
 
 def _estimate_anew(session: Session, settings: Settings, version: EstimatorVersion) -> None:
-    """A study that buys nothing for every method that was evaluated with the same estimator and prompts."""
+    """A study that buys nothing for every method that was refreshed for these prompts with this estimator."""
+    wave = f"prompts:{version.benchmark_id}:{version.prompts_revision}:"
     query = select(Study).where(
-        Study.benchmark_id == version.benchmark_id,
+        col(Study.trigger).startswith(wave, autoescape=True),
         Study.state == StudyState.DONE,
-        Study.objective == "estimate",
         Study.estimator == version.estimator,
     )
-    done: dict[int, Study] = {}
     for study in session.exec(query.order_by(col(Study.id))).all():
-        used = session.get(EstimatorVersion, study.version_id) if study.version_id else None
-        if used is not None and used.prompts_revision == version.prompts_revision:
-            done |= {int(method.id or 0): study for method in studies.methods_of(session, int(study.id or 0))}
-    for method_id, study in sorted(done.items()):
-        if study.estimator_params == version.params:
-            request = StudyRequest(
-                benchmark_id=version.benchmark_id,
-                method_ids=[method_id],
-                policy=study.policy,
-                policy_params=study.policy_params,
-                estimator=study.estimator,
-                estimator_params=study.estimator_params,
-                seed=study.seed,
-                batch_size=study.batch_size,
-                level=study.level,
-                max_prompts=0,
-                caps={"usd": 0},
-                trigger=f"pooled:{version.id}:method:{method_id}",
-            )
-            studies.create(session, request)
+        if study.estimator_params != version.params:
+            continue
+        method_ids = [int(method.id or 0) for method in studies.methods_of(session, int(study.id or 0))]
+        request = StudyRequest(
+            benchmark_id=version.benchmark_id,
+            method_ids=method_ids,
+            policy=study.policy,
+            policy_params=study.policy_params,
+            estimator=study.estimator,
+            estimator_params=study.estimator_params,
+            seed=study.seed,
+            batch_size=study.batch_size,
+            level=study.level,
+            max_prompts=0,
+            caps={"usd": 0},
+            trigger=f"pooled:{version.id}:study:{study.id}",
+        )
+        studies.create(session, request)
 
 
 RULES: dict[str, Rule] = {

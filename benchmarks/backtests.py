@@ -1,9 +1,10 @@
 """Run the project's own backtests and write their tables into docs/benchmarks.md.
 
-    python benchmarks/backtests.py [NAME ...] [--list]
+    python benchmarks/backtests.py [NAME ...] [--list] [--document]
 
-Each section is one `assay backtest` command, shown above its table; results go to
-benchmarks/results/NAME.json and an interrupted run goes on where it stopped. The data lies in ../shared/data.
+Each section is one `assay backtest` command or a few, shown with its table; results go to
+benchmarks/results/NAME.json (NAME-2.json, ...) and an interrupted run goes on where it stopped. The data lies
+in ../shared/data. With --document, sections are written from results that are there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 OPENLLM = "--matrix ../shared/data/openllm"
 ALPACA = "--matrix ../shared/data/alpacaeval --weighting prompt --random-splits 10 --train-share 0.707"
 MMLUPRO = "--matrix ../shared/data/mmlupro --leave-one-out"
+FAMILIES = "--holdout-group family=MixtralForCausalLM,FalconForCausalLM,GPT2LMHeadModel"
+COLD = "--cold-datasets mmlu,winogrande"
+NONE = float("nan")
 STATIC = "uniform,stratified,cluster-embed,cluster-score,cluster-irt,static-design"
 
 
@@ -37,12 +41,14 @@ class Section:
     Attributes:
         title: Heading in docs/benchmarks.md.
         arguments: Of `assay backtest`, without --out.
-        bound: Mean absolute error to stay within, at each budget, where there is one.
+        bound: Mean absolute error to stay within, at each budget, where there is one, else NaN.
+        more: Arguments of further commands, whose lines join the table.
     """
 
     title: str
     arguments: str
     bound: tuple[float, ...] = ()
+    more: tuple[str, ...] = ()
 
 
 SECTIONS = {
@@ -97,9 +103,22 @@ SECTIONS = {
     ),
     "families": Section(
         "Held-out families on Open LLM",
-        f"{OPENLLM} --holdout-group family=MixtralForCausalLM,FalconForCausalLM,GPT2LMHeadModel"
-        " --policy stratified,static-design,expected-variance-reduction"
-        " --estimator aggregate,linear-gaussian,mirt --seeds 1",
+        f"{OPENLLM} {FAMILIES} --policy expected-variance-reduction --estimator corrected:mirt",
+        more=(
+            f"{OPENLLM} {FAMILIES} --policy stratified,uniform --estimator aggregate",
+            f"{OPENLLM} {FAMILIES} --policy expected-variance-reduction --estimator auto --seeds 1",
+        ),
+    ),
+    "cold": Section(
+        "Cold start on Open LLM: first new models",
+        f"{OPENLLM} --policy expected-variance-reduction --estimator corrected:mirt {COLD}",
+        (NONE, NONE, 0.0205, NONE),
+        more=(f"{OPENLLM} --policy stratified,uniform --estimator aggregate {COLD}",),
+    ),
+    "cold-pooled": Section(
+        "Cold start on Open LLM: after 50 earlier new models",
+        f"{OPENLLM} --policy expected-variance-reduction --estimator corrected:mirt {COLD} --pooled 50",
+        (NONE, NONE, 0.0150, NONE),
     ),
 }
 
@@ -122,7 +141,7 @@ def table(results: Sequence[dict[str, Any]], bound: Sequence[float]) -> str:
         cells += [f"{np.mean([e[name] for e in mine]):.2f}" for name in times]
         lines.append(f"| {policy} | {estimator} | " + " | ".join(cells) + " |")
     if bound:
-        cells = [f"{most:.4f}" for most in bound] + [""] * 5
+        cells = ["" if np.isnan(most) else f"{most:.4f}" for most in bound] + [""] * 5
         lines.append("| at most | | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -132,18 +151,24 @@ def _errors(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ({min(values):.4f} to {max(values):.4f})"
 
 
-def run(name: str, jobs: int) -> None:
-    """Run one section and write its table."""
+def run(name: str, jobs: int, document_only: bool = False) -> None:
+    """Run one section's commands, unless their results are only to be written down, and write its table."""
     section = SECTIONS[name]
     RESULTS.mkdir(exist_ok=True)
-    out = RESULTS / f"{name}.json"
-    command = [sys.executable, "-m", "agent", "backtest", *shlex.split(section.arguments)]
-    subprocess.run([*command, "--jobs", str(jobs), "--out", str(out)], cwd=ROOT, check=True)
-    document = json.loads(out.read_text(encoding="utf-8"))
-    made = table(document["results"], section.bound)
-    seeds = ", ".join(str(seed) for seed in range(document["settings"]["seeds"]))
-    data = Path(document["settings"]["matrix"]).name
-    update_section(section.title, f"assay backtest {section.arguments}", made, data=data, seeds=seeds)
+    parts, documents = (section.arguments, *section.more), []
+    for number, arguments in enumerate(parts, start=1):
+        out = RESULTS / (f"{name}.json" if number == 1 else f"{name}-{number}.json")
+        if not document_only:
+            command = [sys.executable, "-m", "agent", "backtest", *shlex.split(arguments)]
+            subprocess.run([*command, "--jobs", str(jobs), "--out", str(out)], cwd=ROOT, check=True)
+        documents.append(json.loads(out.read_text(encoding="utf-8")))
+    made = table([entry for document in documents for entry in document["results"]], section.bound)
+    seeds = "; ".join(
+        ", ".join(str(seed) for seed in range(document["settings"]["seeds"])) for document in documents
+    )
+    data = Path(documents[0]["settings"]["matrix"]).name
+    commands = "`; `".join(f"assay backtest {arguments}" for arguments in parts)
+    update_section(section.title, commands, made, data=data, seeds=seeds)
     print(made)
 
 
@@ -153,13 +178,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[], help="sections; default all")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--document", action="store_true", help="write sections from results that are there")
     given = parser.parse_args()
     if given.list:
         for name, section in SECTIONS.items():
-            print(f"{name}: assay backtest {section.arguments}")
+            for arguments in (section.arguments, *section.more):
+                print(f"{name}: assay backtest {arguments}")
         return
     for name in given.names or SECTIONS:
-        run(name, given.jobs)
+        run(name, given.jobs, given.document)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python -m benchmarks.decision_time
 
 Synthetic estimators, since the time depends on the sizes only: N prompts, D latent dimensions, 100 known.
-"Given" times are without the estimator's own work (the linearisation is made beforehand); "whole" times are with
-a fitted estimator's. By sampling, each candidate's two answers are tried on a latent's posterior.
+With "given", the linearisation is made beforehand; the other times include the estimator's own work. By
+sampling, each candidate's two answers are tried on a latent's posterior.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def main() -> None:
         table,
         data="synthetic: the time depends on the sizes only",
         seeds="0",
-        notes="Median CPU time on one thread. Bounds: expected-variance-reduction 2 ms at N = 1,075 and 25 ms at"
-        " N = 12,032; information-gain 1 s at N = 1,075.",
+        notes="Median CPU time on one thread. Bounds: expected-variance-reduction 2 ms at N = 1,075 and 25 ms"
+        " at N = 12,032; information-gain 1 s at N = 1,075.",
     )
 
 

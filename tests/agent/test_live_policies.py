@@ -48,7 +48,9 @@ class Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("live")
-    world = World.open(folder, sweep_s=1.0).with_history(models=HISTORY + len(ESTIMATING), tests=len(ESTIMATING))
+    world = World.open(folder, sweep_s=1.0).with_history(
+        models=HISTORY + len(ESTIMATING), tests=len(ESTIMATING)
+    )
     environment = {
         "ASSAY_DATA_DIR": str(world.settings.data_dir),
         "OMP_NUM_THREADS": "1",
