@@ -45,7 +45,7 @@ class AnswerLengths:
             for dataset, count, tokens, last in session.exec(query).all():
                 self._answers[dataset] += int(count)
                 self._tokens[dataset] += int(tokens)
-                self._last = max(self._last, int(last))
+                self._last = max(self._last, int(last or 0))
 
     def mean_tokens(self, columns: BenchmarkColumns) -> NDArray[np.float64]:
         """(N,) mean answer length of each prompt's dataset, in tokens; NaN where there is no answer yet."""
