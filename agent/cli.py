@@ -16,6 +16,7 @@ from agent.commands import (
     estimators,
     leaderboard,
     model,
+    notify,
     plan,
     run,
     study,
@@ -71,6 +72,7 @@ for module in (
     estimators,
     backtest,
     token,
+    notify,
 ):
     module.register(app)
 

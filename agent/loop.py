@@ -9,14 +9,17 @@ from collections.abc import Sequence
 
 import redis
 from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session
 
 from agent import rules
 from agent.advance import advance
 from agent.context import AgentContext
+from agent.notify import Deliverer, message_of, wants
+from agent.ranking import note, ranking_after
 from agent.sweeper import Sweeper
 from agent.watchers import Watcher
 from assay.errors import AssayError, StorageError
-from storage import events, studies
+from storage import events, outbox, studies
 from storage.tables import Event
 from workers import broker
 
@@ -24,6 +27,7 @@ __all__ = ["Agent"]
 
 #: Longest sleep: a lost wake-up delays the news by this much at most.
 LONGEST_SLEEP_S = 1.0
+STOP_PATIENCE_S = 2.0  # for a message that is just being sent; cut off, it is sent again later
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,9 @@ class Agent:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; a database or broker that is away is waited for."""
+        deliverer = Deliverer(self._context.database, self._context.settings)
+        mail = threading.Thread(target=deliverer.run, args=(stop,), name="outbox", daemon=True)
+        mail.start()
         while not stop.is_set():
             try:
                 if not self.tick():
@@ -58,6 +65,7 @@ class Agent:
             except StorageError as error:
                 log.error("%s; trying again", error)
                 stop.wait(1.0)
+        mail.join(timeout=STOP_PATIENCE_S)
 
     def tick(self) -> bool:
         """One round; True where something happened, so that the next round should follow at once."""
@@ -110,8 +118,12 @@ class Agent:
     def _handle(self, event: Event) -> set[int]:
         assert event.id is not None
         try:
+            ranking = ranking_after(self._context.database, self._context.settings, event)
             with self._context.database.begin() as session:
                 due = rules.handle(session, self._context.settings, event)
+                if ranking is not None:
+                    note(session, ranking)
+                self._tell(session, event)
                 if not events.mark_handled(session, event.id):
                     raise _Taken
                 return due
@@ -127,6 +139,14 @@ class Agent:
             log.exception("event %s (%s) failed unexpectedly", event.id, event.kind)
             self._set_aside(event.id, f"unexpected {type(error).__name__}: {error}")
         return set()
+
+    def _tell(self, session: Session, event: Event) -> None:
+        """Put a message into the outbox for each target that asks for such events."""
+        targets = [spec for spec in self._context.settings.notify if wants(spec, event)]
+        if targets:
+            message = message_of(session, event).as_dict()
+            for spec in targets:
+                outbox.enqueue(session, event.id, spec.name, message)
 
     def _set_aside(self, event_id: int, reason: str) -> None:
         with self._context.database.begin() as session:

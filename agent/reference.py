@@ -14,9 +14,10 @@ import typer
 from pydantic import BaseModel
 
 from agent.cli import app
+from agent.notify import NOTIFIERS
 from assay.plugins import Registry
 from assay.settings import Settings
-from assay.specs import DatasetSpec, ModelSpec, Price, PromptSpec
+from assay.specs import DatasetSpec, ModelSpec, NotifySpec, Price, PromptSpec
 from estimators import ENCODERS, ESTIMATORS
 from policies import POLICIES
 from workers.backends import BACKENDS
@@ -52,6 +53,7 @@ FILES: tuple[tuple[str, str, type[BaseModel]], ...] = (
         "One JSON object per line of a JSONL file, or an entry of `prompts` in a TOML or YAML file.",
         PromptSpec,
     ),
+    ("Notify target", "An entry of `[[notify]]` in assay.toml.", NotifySpec),
     ("Dataset", "An entry of `datasets` in a TOML or YAML prompt file.", DatasetSpec),
 )
 
@@ -62,6 +64,7 @@ REGISTRIES: tuple[tuple[str, Registry[Any]], ...] = (
     ("Backends", BACKENDS),
     ("Scorers", SCORERS),
     ("Judges", JUDGES),
+    ("Notifiers", NOTIFIERS),
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pydantic_settings import (
 )
 
 from assay.errors import UsageError
+from assay.specs import NotifySpec
 
 __all__ = ["Settings", "load_settings"]
 
@@ -90,6 +92,15 @@ class Settings(BaseSettings):
         default=256, ge=1, description="Largest body of a bulk import, megabytes (of anything else: 4)."
     )
     web_port: int = Field(default=8765, ge=1, le=65535, description="Port of the web page.")
+    notify: list[NotifySpec] = Field(
+        default_factory=list, description="Who is told what happened; [[notify]] entries, see docs/notify.md."
+    )
+    notify_attempts: int = Field(
+        default=12, ge=1, description="Tries of a notification before it is given up."
+    )
+    ranked_first: int = Field(
+        default=10, ge=1, le=1000, description="First places of a leaderboard whose changes are announced."
+    )
     web_steering: bool = Field(
         default=True, description="Whether the page pauses and resumes studies for who sits at its machine."
     )
@@ -109,7 +120,7 @@ class Settings(BaseSettings):
     def environment(self) -> dict[str, str]:
         """These settings as the environment variables of a child process that works with the same ones."""
         given = self.model_dump(mode="json", exclude_none=True)
-        variables = {f"ASSAY_{name.upper()}": str(value) for name, value in given.items()}
+        variables = {f"ASSAY_{name.upper()}": _as_variable(value) for name, value in given.items()}
         return {**variables, "ASSAY_DATA_DIR": str(self.data_dir.absolute())}
 
     @property
@@ -140,6 +151,10 @@ class Settings(BaseSettings):
     def cache_dir(self) -> Path:
         """Folder for matrices and artifacts that can be rebuilt from the database."""
         return self.data_dir.absolute() / "cache"
+
+
+def _as_variable(value: object) -> str:
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
 
 
 def load_settings() -> Settings:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -17,6 +17,7 @@ from assay.matrix import ScoreType
 __all__ = [
     "DatasetSpec",
     "ModelSpec",
+    "NotifySpec",
     "Price",
     "PromptSpec",
     "content_hash",
@@ -101,6 +102,35 @@ class ModelSpec(_Spec):
     tokens_per_minute: float | None = Field(default=None, gt=0)
     benchmarks: list[str] | None = None
     attributes: FreeValues = Field(default_factory=dict)
+
+
+class NotifySpec(_Spec):
+    """An entry of `[[notify]]` in assay.toml: who is told what.
+
+    Example:
+        name = "ops"
+        kind = "webhook"
+        url = "https://hooks.example.org/assay"
+        secret_env = "ASSAY_HOOK_SECRET"
+    """
+
+    name: str = Field(min_length=1, max_length=100)
+    kind: str = "webhook"
+    on: list[str] = Field(
+        default=["study.finished", "study.failed", "rank.changed", "budget.*", "watcher.*", "endpoint.*"]
+    )
+    url: str | None = None
+    url_env: str | None = None
+    secret_env: str | None = None
+    allow_private: bool = False
+    smtp_host: str | None = None
+    smtp_port: int | None = Field(default=None, ge=1, le=65535)
+    smtp_tls: Literal["starttls", "tls", "none"] = "starttls"
+    smtp_user: str | None = None
+    password_env: str | None = None
+    sender: str | None = None
+    to: list[str] = Field(default_factory=list)
+    options: FreeValues = Field(default_factory=dict)  # for notifiers of third parties
 
 
 class PromptSpec(_Spec):

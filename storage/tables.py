@@ -41,6 +41,8 @@ __all__ = [
     "LedgerState",
     "Method",
     "Model",
+    "Notification",
+    "NotificationState",
     "Origin",
     "Output",
     "Preference",
@@ -168,6 +170,7 @@ class Benchmark(SQLModel, table=True):
     name: str = Field(unique=True)
     revision: int = 0
     prompts_revision: int = 0
+    ranking: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))  # last announced
     created_at: datetime = _time()
 
 
@@ -451,6 +454,33 @@ class Event(SQLModel, table=True):
     created_at: datetime = _time()
     handled_at: datetime | None = _time(null=True, index=True)
     error: str = ""
+
+
+class NotificationState(StrEnum):
+    """queued -> sent or failed; a try that fails falls back to queued, to be made again later."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    FAILED = "failed"
+
+
+class Notification(SQLModel, table=True):
+    """A message about an event to one target, stored with the event's handling (the outbox)."""
+
+    __table_args__ = (UniqueConstraint("event_id", "target"), Index("notifications_by_state", "state", "id"))
+
+    id: int | None = Field(default=None, primary_key=True)
+    event_id: int | None = Field(default=None, foreign_key="event.id")
+    target: str
+    message: dict[str, Any] = _json()
+    state: str = NotificationState.QUEUED
+    attempts: int = 0
+    error: str = _text()
+    lease_owner: str | None = None
+    lease_until: datetime | None = _time(null=True)
+    not_before: datetime | None = _time(null=True)
+    created_at: datetime = _time()
+    sent_at: datetime | None = _time(null=True)
 
 
 # --- what was learned and what is shown --------------------------------------------------------------------

@@ -11,11 +11,12 @@ import typer
 from sqlmodel import col, select
 
 from agent.commands._shared import JsonOption, print_json, print_rows
+from agent.notify import make_notifier
 from agent.opening import open_database
 from agent.supervisor import broker_command
 from assay.errors import AssayError
 from assay.settings import Settings, load_settings
-from assay.specs import ModelSpec
+from assay.specs import ModelSpec, NotifySpec
 from storage.tables import Model
 from workers import broker
 from workers.work import spec_of
@@ -52,6 +53,8 @@ def _checked(name: str, check: Callable[[], str]) -> tuple[str, bool, str]:
 def _checks(settings: Settings) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "database", lambda: _database(settings)
     yield "broker", lambda: _broker(settings)
+    for target in settings.notify:
+        yield f"notify {target.name}", partial(_target, target)
     for spec in _endpoints(settings):
         yield f"model {spec.name}", partial(_endpoint, spec)
 
@@ -71,6 +74,10 @@ def _broker(settings: Settings) -> str:
             return f"not running; assay up starts {broker_command(settings)[0]}"
     broker.ping(settings.broker)
     return f"{settings.broker.rpartition('@')[2]} answers"
+
+
+def _target(spec: NotifySpec) -> str:
+    return f"{spec.kind} to {make_notifier(spec).check()}; try it with: assay notify test {spec.name}"
 
 
 def _endpoints(settings: Settings) -> list[ModelSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from dataclasses import replace
@@ -17,7 +18,7 @@ from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from agent import render, steering
+from agent import every_eval_ever, render, steering
 from agent import views as pages
 from agent.api import Gate, create_api
 from agent.boards import Boards, Shared
@@ -32,6 +33,7 @@ from agent.web._prompt_pages import PromptMap
 from agent.web._rendering import as_json, html, problem
 from agent.web._request import Reading, benchmark_name, number, wants_json
 from agent.web._spend_pages import SpendPage
+from agent.web._static_page import static_page
 from agent.web._steering import ForgedError, form_token, may_steer, read_form, refuse_forged
 from assay.errors import AssayError, StorageError, UsageError
 from assay.settings import Settings
@@ -157,6 +159,11 @@ def _leaderboard(request: Request, board: Leaderboard) -> Body:
         return Body.of(_file(render.as_csv(listed), "csv", "text/csv"))
     if kind == "md":
         return Body.of(_file(render.as_markdown(listed), "md", "text/markdown"))
+    if kind == "html":
+        return Body.of(_file(static_page(listed), "html", "text/html"))
+    if kind == "eee":
+        content = json.dumps(every_eval_ever.records(listed), indent=1)
+        return Body.of(_file(content, "json", "application/json"))
     axis = charts.bar_axis(view.rows)
     rows = [(row, charts.bar_of(row, axis)) for row in view.shown]
     notes = render.notes(board)

@@ -15,7 +15,7 @@ from agent.text import ago, dollars, printable, printable_lines
 from assay import __version__
 from storage.tables import utc_now
 
-__all__ = ["as_json", "html", "problem"]
+__all__ = ["as_json", "html", "page", "problem"]
 
 
 def _environment() -> Environment:
@@ -58,6 +58,11 @@ def _amount(value: int, unit: str) -> str:
 
 
 _ENVIRONMENT = _environment()
+
+
+def page(template: str, **data: Any) -> str:
+    """Render a page that belongs to no request."""
+    return _ENVIRONMENT.get_template(template).render(**data)
 
 
 def html(request: Request, template: str, status_code: int = 200, **data: Any) -> Response:

@@ -31,6 +31,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("prompts_revision", sa.Integer(), nullable=False),
+        sa.Column("ranking", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
@@ -201,6 +202,30 @@ def upgrade() -> None:
         sa.UniqueConstraint("model_id", "template_id", "parameters_hash"),
         sa.UniqueConstraint("name"),
     )
+    op.create_table(
+        "notification",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("event_id", sa.Integer(), nullable=True),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("message", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("lease_owner", sa.String(), nullable=True),
+        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("not_before", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("sent_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["event_id"],
+            ["event.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("event_id", "target"),
+    )
+    with op.batch_alter_table("notification", schema=None) as batch_op:
+        batch_op.create_index("notifications_by_state", ["state", "id"], unique=False)
+
     op.create_table(
         "artifact",
         sa.Column("version_id", sa.Integer(), nullable=False),
@@ -517,6 +542,10 @@ def downgrade() -> None:
 
     op.drop_table("prompt")
     op.drop_table("artifact")
+    with op.batch_alter_table("notification", schema=None) as batch_op:
+        batch_op.drop_index("notifications_by_state")
+
+    op.drop_table("notification")
     op.drop_table("method")
     with op.batch_alter_table("estimatorversion", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_estimatorversion_benchmark_id"))
