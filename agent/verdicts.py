@@ -12,8 +12,8 @@ from sqlmodel import Session, col, select
 from assay.specs import ModelSpec, Price
 from storage.ledger import Charge
 from storage.tables import Prompt, Scorer
-from workers.judges import Call, Judge, Question, is_judge, make_judge
-from workers.judging import reference_of
+from workers.judges import Judge, Question, is_judge, make_judge
+from workers.judging import reference_of, with_parameters
 from workers.prices import CHARACTERS_PER_TOKEN, expected_usd, price_of, worst_case_charge
 from workers.work import judge_spec
 
@@ -62,7 +62,7 @@ def verdict_charge(used: JudgeInUse, prompt: Prompt, answer: str, other: str | N
         other = str(prompt.fields.get("reference", ""))
     reference = reference_of(prompt.fields, used.judge.compares)
     calls = used.judge.longest(Question(prompt.key, prompt.text, answer, other, reference))
-    charges = (worst_case_charge(_spec_for(used, call), used.price, call.text) for call in calls)
+    charges = (worst_case_charge(with_parameters(used.spec, call.parameters), used.price, call.text) for call in calls)
     return sum(charges, start=Charge(calls=0))
 
 
@@ -103,12 +103,8 @@ def _expected(
     answer = "x" * round(float(answer_tokens.mean()) * CHARACTERS_PER_TOKEN)
     usd = np.zeros(len(lengths))
     for call in used.judge.usual(Question("", "", answer, answer)):
-        spec = _spec_for(used, call)
+        spec = with_parameters(used.spec, call.parameters)
         most = int(spec.parameters.get("max_tokens", spec.max_tokens))
         reply = np.full(len(lengths), min(most, max(1.0, used.spec.max_tokens / 4)))
         usd += expected_usd(used.price, lengths + len(call.text), reply)
     return usd
-
-
-def _spec_for(used: JudgeInUse, call: Call) -> ModelSpec:
-    return used.spec.model_copy(update={"parameters": {**used.spec.parameters, **call.parameters}})

@@ -93,6 +93,10 @@ class ModelSpec(_Spec):
     row: str | None = None  # replay backend: row of the matrix, default the model's name
     latency_ms: float = Field(default=0.0, ge=0)  # replay backend
     failure_rate: float = Field(default=0.0, ge=0, le=1)  # replay backend
+    command: list[str] | None = Field(default=None, min_length=1)  # command backend: program and arguments
+    device: str = "auto"  # transformers backend: cpu, cuda, cuda:1, auto
+    dtype: str = "auto"  # transformers backend: float32, bfloat16, float16, auto (as stored)
+    batch_size: int = Field(default=8, ge=1)  # transformers backend: prompts per forward pass
     price: Price | None = None
     parameters: FreeValues = Field(default_factory=dict)
     max_tokens: int = Field(default=512, ge=1)

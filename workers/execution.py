@@ -18,7 +18,6 @@ from datetime import timedelta
 
 from assay.errors import AssayError, StorageError
 from assay.settings import Settings
-from assay.specs import ModelSpec, Price
 from assay.statuses import Status
 from storage import jobs
 from storage.database import Database
@@ -28,7 +27,7 @@ from workers.calls import Calls, Deferred, Try
 from workers.judges import is_judge, make_judge
 from workers.judging import Asker, check_judgeable, explained, question_of, verdict_details
 from workers.outcomes import Outcome, store
-from workers.prices import Bill, bill_of, price_of, price_source
+from workers.prices import bill_of, price_of
 from workers.scorers import SCORERS, Unscorable, usable_text
 from workers.work import Work, load_work
 
@@ -161,14 +160,9 @@ async def _infer(item: Work, ask: Callable[[Request], Awaitable[Answer]], max_at
         answer = await ask(_request(item))
     except CallError as error:
         return _failed(Outcome(item), error, max_attempts)
-    bill = bill_of(_spec_of_call(item), price, item.text, answer)
+    bill = bill_of(with_parameters(item.spec, item.parameters), price, item.text, answer)
     latency_ms = (time.monotonic() - started) * 1000
     return _scored(Outcome(item, answer=answer, bill=bill, latency_ms=latency_ms), score, answer)
-
-
-def _spec_of_call(item: Work) -> ModelSpec:
-    """The model with the method's parameters laid over its own, as its cost was reserved."""
-    return item.spec.model_copy(update={"parameters": {**item.spec.parameters, **item.parameters}})
 
 
 def _failed(outcome: Outcome, error: CallError, max_attempts: int) -> Outcome:
@@ -195,27 +189,18 @@ async def _judge(item: Work, ask: Callable[[Request], Awaitable[Answer]], max_at
         retry = Outcome(item, retry=deferred.reason, delay_s=deferred.wait_s, refund=True)
         return replace(retry, details=asker.details)
     except CallError as error:
-        paid = Outcome(item, bill=_bill_of_judge(item, asker, price), details=asker.details)
+        paid = Outcome(item, bill=asker.bill(price), details=asker.details)
         return _failed(paid, error, max_attempts)
     verdict = replace(verdict, usage=asker.usage)
     found = Outcome(
         item,
-        bill=_bill_of_judge(item, asker, price),
+        bill=asker.bill(price),
         verdict=verdict,
         details={**asker.details, "verdict": verdict_details(verdict)},
     )
     if verdict.value is None:
         return found.failed(explained(verdict), verdict.status)
     return found.scored(verdict.value)
-
-
-def _bill_of_judge(item: Work, asker: Asker, price: Price) -> Bill | None:
-    charge = asker.charge(price)
-    if charge is None:
-        return None
-    about = {"price": price.model_dump(exclude_defaults=True), "price_from": price_source(item.spec)}
-    usage = {"input_tokens": asker.usage.input_tokens, "output_tokens": asker.usage.output_tokens}
-    return Bill(charge if asker.usage_known else None, {**usage, "calls": charge.calls, **about})
 
 
 def _scoring(item: Work) -> Callable[[Answer], float | None]:
@@ -255,6 +240,7 @@ def _request(item: Work) -> Request:
         parameters=item.parameters,
         attempt=item.attempt,
         idempotency_key=f"assay-job-{item.job_id}",
+        choices=item.choices,
     )
 
 

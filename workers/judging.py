@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from assay.errors import BadInputError
-from assay.specs import Price
+from assay.specs import ModelSpec, Price
 from storage.ledger import Charge
 from workers.backends import Answer, CallError, Request
 from workers.judges import Call, Question, Usage, Verdict, is_judge, make_judge
+from workers.prices import Bill, bill_of
 from workers.scorers import Unscorable, usable_text
 from workers.work import Work
 
-__all__ = ["Asker", "check_judgeable", "explained", "question_of", "reference_of", "verdict_details"]
+__all__ = [
+    "Asker",
+    "check_judgeable",
+    "explained",
+    "question_of",
+    "reference_of",
+    "verdict_details",
+    "with_parameters",
+]
 
 #: Parameters that an endpoint may not know; one that refuses them is asked without.
 OPTIONAL = frozenset({"response_format", "logprobs", "top_logprobs"})
@@ -33,6 +42,7 @@ class Asker:
     def __init__(self, item: Work, send: Callable[[Request], Awaitable[Answer]]) -> None:
         self._item = item
         self._send = send
+        self._asked: dict[str, Call] = {}
         self._replies: dict[str, Answer] = {
             key: Answer(**reply) for key, reply in item.details.get("calls", {}).items()
         }
@@ -40,6 +50,7 @@ class Asker:
     async def __call__(self, call: Call) -> Answer:
         """See `Ask`."""
         key = _digest(call)
+        self._asked[key] = call
         if key not in self._replies:
             self._replies[key] = await self._ask(call, key)
         return self._replies[key]
@@ -72,23 +83,29 @@ class Asker:
             output_tokens=sum(reply.output_tokens for reply in replies),
         )
 
-    @property
-    def usage_known(self) -> bool:
-        """Whether the endpoint stated the tokens of every reply."""
-        return all(reply.usage_known for reply in self._replies.values())
-
-    def charge(self, price: Price) -> Charge | None:
-        """What the replies cost; None where there is none."""
-        usage = self.usage
-        if not usage.calls:
+    def bill(self, price: Price) -> Bill | None:
+        """What the replies cost, each by what can be believed of its usage; None where there is none."""
+        spec = self._item.spec
+        bills = [
+            bill_of(with_parameters(spec, call.parameters), price, call.text, self._replies[key])
+            for key, call in self._asked.items()
+            if key in self._replies
+        ]
+        if not bills:
             return None
-        costs = [price.micro_dollars(one.input_tokens, one.output_tokens) for one in self._replies.values()]
-        return Charge(sum(costs), calls=usage.calls, tokens=usage.input_tokens + usage.output_tokens)
+        charge = sum((bill.charge for bill in bills if bill.charge is not None), start=Charge(calls=0))
+        usage = asdict(self.usage)
+        return Bill(charge, {**bills[-1].details, **usage, "usd": charge.usd})
 
     @property
     def details(self) -> dict[str, Any]:
         """The replies as the job keeps them."""
         return {"calls": {key: _plain(reply) for key, reply in self._replies.items()}}
+
+
+def with_parameters(spec: ModelSpec, parameters: Mapping[str, Any]) -> ModelSpec:
+    """The model with a call's parameters laid over its own, as its cost was reserved."""
+    return spec.model_copy(update={"parameters": {**spec.parameters, **parameters}})
 
 
 def check_judgeable(item: Work) -> None:

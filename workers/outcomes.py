@@ -193,7 +193,7 @@ def _store_outputs(session: Session, outcomes: Sequence[Outcome]) -> None:
             "input_tokens": outcome.answer.input_tokens,
             "output_tokens": outcome.answer.output_tokens,
             "latency_ms": outcome.latency_ms,
-            "details": {} if outcome.answer.score is None else {"score": outcome.answer.score},
+            "details": _beside_text(outcome.answer),
             "created_at": utc_now(),
         }
         for outcome in outcomes
@@ -204,6 +204,11 @@ def _store_outputs(session: Session, outcomes: Sequence[Outcome]) -> None:
     connection = session.connection()
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     connection.execute(dialect.insert(Output).on_conflict_do_nothing(), rows)
+
+
+def _beside_text(answer: Answer) -> dict[str, Any]:
+    found = {"score": answer.score, "choice_logprobs": answer.choice_logprobs}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _score_row(outcome: Outcome) -> ScoreRow:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from assay.errors import UnknownPriceError
 from assay.specs import ModelSpec, Price
 from storage.ledger import Charge
-from workers.backends import Answer, Request
+from workers.backends import BACKENDS, Answer, Request
 
 __all__ = [
     "CHARACTERS_PER_TOKEN",
@@ -43,9 +43,14 @@ def price_of(spec: ModelSpec) -> Price:
     """
     if spec.price is not None:
         return spec.price
-    if spec.backend == "replay":
+    if _states(spec, "free"):
         return FREE
     return _table_price(spec)
+
+
+def _states(spec: ModelSpec, what: str) -> bool:
+    """What the model's backend says of all its calls: `free` or `gpu`."""
+    return spec.backend in BACKENDS and bool(getattr(BACKENDS.get(spec.backend), what, False))
 
 
 def _table_price(spec: ModelSpec) -> Price:
@@ -67,7 +72,8 @@ def price_source(spec: ModelSpec) -> str:
     """Where the model's price comes from, as stored with each charge."""
     if spec.price is not None:
         return "model file"
-    return "replay" if spec.backend == "replay" else f"genai-prices {version('genai-prices')}"
+    free = _states(spec, "free")
+    return f"backend {spec.backend}" if free else f"genai-prices {version('genai-prices')}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def bill_of(spec: ModelSpec, price: Price, text: str, answer: Answer) -> Bill:
     usd = price.micro_dollars(answer.input_tokens, answer.output_tokens)
     tokens = answer.input_tokens + answer.output_tokens
     believed = answer.usage_known and tokens <= worst.tokens and usd <= worst.usd
-    charge = Charge(usd=usd, calls=1, tokens=tokens) if believed else worst
+    charge = Charge(usd=usd, calls=1, tokens=tokens, gpu_ms=answer.gpu_ms) if believed else worst
     details = {
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
@@ -114,7 +120,17 @@ def worst_case_charge(spec: ModelSpec, price: Price, text: str) -> Charge:
     """What a call can cost at most: a byte-level tokenizer makes at most one token of each byte."""
     tokens_in = len(text.encode()) + FRAME_TOKENS
     tokens_out = int(spec.parameters.get("max_tokens", spec.max_tokens))
-    return Charge(usd=price.micro_dollars(tokens_in, tokens_out), calls=1, tokens=tokens_in + tokens_out)
+    return Charge(
+        usd=price.micro_dollars(tokens_in, tokens_out),
+        calls=1,
+        tokens=tokens_in + tokens_out,
+        gpu_ms=_longest_gpu_ms(spec),
+    )
+
+
+def _longest_gpu_ms(spec: ModelSpec) -> int:
+    on_gpu = _states(spec, "gpu") and not spec.device.startswith("cpu")
+    return round(spec.timeout_s * 1000) if on_gpu else 0
 
 
 def expected_usd(

@@ -15,6 +15,7 @@ from storage.preferences import known_preferences
 from storage.tables import Dataset, Job, Method, Model, Output, Prompt, Score, Scorer, Template
 from workers.backends import Answer
 from workers.judges import judge_name
+from workers.scorers import SCORERS
 
 __all__ = ["Work", "judge_spec", "known_answers", "load_work", "render", "spec_of"]
 
@@ -70,6 +71,18 @@ class Work:
     other_answer: Answer | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The prompt's choices, where the scorer wants their log-likelihoods instead of an answer."""
+        if not needs_choices(self.scorer):
+            return ()
+        return tuple(str(choice) for choice in self.fields.get("choices") or ())
+
+
+def needs_choices(scorer: str) -> bool:
+    """Whether a scorer of this name wants the log-likelihoods of the prompt's choices."""
+    return scorer in SCORERS and bool(getattr(SCORERS.get(scorer), "needs_choices", False))
+
 
 def spec_of(model: Model) -> ModelSpec:
     """The description that the model was registered with."""
@@ -103,12 +116,14 @@ def load_work(session: Session, claimed: Sequence[Job]) -> list[Work]:
     judges = {
         pk: judge_spec(session, scorers[pk]) for pk in {j.scorer_id for j in claimed if j.kind == "judge"}
     }
-    answers = known_answers(session, _methods_of(claimed), prompts.values())
+    written = known_answers(session, _methods_of(claimed), prompts.values())
+    weighed = known_answers(session, _methods_of(claimed), prompts.values(), choices=True)
     scores = _scores(session, claimed, prompts) | _preferences(session, claimed)
     work = []
     for job in claimed:
         method, prompt, scorer = methods[job.method_id], prompts[job.prompt_id], scorers[job.scorer_id]
         judge = judges.get(job.scorer_id)
+        answers = weighed if needs_choices(scorer.name) else written
         assert job.id is not None
         work.append(
             Work(
@@ -160,9 +175,12 @@ def _by_id(session: Session, table: Any, ids: set[int]) -> dict[int, Any]:
 
 
 def known_answers(
-    session: Session, method_ids: Iterable[int], prompts: Iterable[Prompt]
+    session: Session, method_ids: Iterable[int], prompts: Iterable[Prompt], *, choices: bool = False
 ) -> dict[tuple[int, str], Answer]:
-    """What was bought before, by (method, content hash): a prompt has the same answer in every dataset."""
+    """What was bought before, by (method, content hash): a prompt has the same answer in every dataset.
+
+    With `choices` those that weighed the prompt's choices, else those that the method wrote itself.
+    """
     query = (
         select(Output, Prompt.content_hash)
         .join(Prompt, col(Prompt.id) == col(Output.prompt_id))
@@ -179,8 +197,10 @@ def known_answers(
             input_tokens=output.input_tokens,
             output_tokens=output.output_tokens,
             score=output.details.get("score"),
+            choice_logprobs=output.details.get("choice_logprobs"),
         )
         for output, content in session.exec(query).all()
+        if ("choice_logprobs" in output.details) == choices
     }
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,15 @@ from assay.specs import ModelSpec
 from tests.workers.endpoint import Endpoint
 from tests.world import write_matrix
 from workers.backends import BACKENDS, Answer, CallError, Request
+from workers.backends._command import end_programs
+
+#: The least that a program of the backend `command` must do.
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    print(json.dumps({"id": asked["id"], "text": asked["prompt"]}), flush=True)
+"""
 
 
 def ask(spec: ModelSpec, *requests: Request) -> list[Answer | CallError]:
@@ -58,12 +70,21 @@ class TestContract:
     """Over every registered backend: one that works answers many prompts at once."""
 
     @pytest.fixture
-    def spec(self, name: str, endpoint: Endpoint, matrix: Path) -> ModelSpec:
-        known = {
+    def spec(
+        self, name: str, endpoint: Endpoint, matrix: Path, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> Iterator[ModelSpec]:
+        if name == "transformers":
+            weights = request.getfixturevalue("tiny_model")
+            yield ModelSpec(name="m", backend=name, model=str(weights), max_tokens=5, device="cpu")
+            return
+        (tmp_path / "echo.py").write_text(ECHO, encoding="utf-8")
+        known: dict[str, dict[str, Any]] = {
+            "command": {"command": [sys.executable, "-S", str(tmp_path / "echo.py")]},
             "openai": {"base_url": endpoint.url},
             "replay": {"matrix": str(matrix), "row": "m5"},
         }
-        return ModelSpec(name="m", backend=name, **known[name])
+        yield ModelSpec(name="m", backend=name, **known[name])
+        end_programs()
 
     def test_answers_many_prompts_at_once(self, spec: ModelSpec) -> None:
         requests = [Request(key=f"p{j}", text=f"say {j}") for j in range(20)]

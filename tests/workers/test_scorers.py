@@ -6,17 +6,27 @@ from typing import Any
 
 import pytest
 
+from assay.errors import UsageError
 from workers.backends import Answer
 from workers.scorers import SCORERS, Unscorable
 
 LETTERS = {"target": "B", "choices": ["Berlin", "Paris", "Rome", "Madrid"]}
 GOOD = {
+    "bleu": ({"target": "the cat sat on the mat"}, Answer("the cat sat on the mat"), Answer("dogs bark")),
+    "f1": ({"target": "Paris"}, Answer("Paris"), Answer("Rome")),
+    "loglikelihood-choice": (
+        LETTERS,
+        Answer("", choice_logprobs=(-9.0, -1.0, -5.0, -7.0)),
+        Answer("", choice_logprobs=(-1.0, -9.0, -5.0, -7.0)),
+    ),
+    "regex": ({"target": "Par[iy]s"}, Answer("It is paris."), Answer("Rome")),
+    "rouge": ({"target": "Paris"}, Answer("Paris"), Answer("Rome")),
     "exact-match": ({"target": "Paris"}, Answer("Paris"), Answer("Rome")),
     "multiple-choice": (LETTERS, Answer("B"), Answer("A")),
     "numeric": ({"target": "42"}, Answer("42"), Answer("41")),
     "replay": ({}, Answer("", score=1.0), Answer("", score=0.0)),
 }
-TEXT_SCORERS = ("exact-match", "multiple-choice", "numeric")
+TEXT_SCORERS = ("bleu", "exact-match", "f1", "multiple-choice", "numeric", "regex", "rouge")
 
 
 def score(name: str, text: str, fields: dict[str, Any], **params: Any) -> float:
@@ -194,3 +204,88 @@ def test_numeric_tolerance_can_be_set() -> None:
 def test_a_target_that_is_no_number_is_unscorable() -> None:
     with pytest.raises(Unscorable, match="not a number"):
         score("numeric", "42", {"target": "forty-two"})
+
+
+# --- wording -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "value"),
+    [
+        ("The cat sat.", "a cat sat", 1.0),
+        ("cat", "the black cat", 2 / 3),  # 1 of 1 and 1 of 2 words
+        ("dog", "cat", 0.0),
+        ("the", "the", 1.0),  # nothing but articles on both sides
+        ("Paris, France", ["Rome", "paris"], 2 / 3),
+        ("one one two", "one two two", 2 / 3),
+    ],
+)
+def test_f1_is_that_of_squad(text: str, target: Any, value: float) -> None:
+    assert score("f1", text, {"target": target}) == pytest.approx(value)
+
+
+def test_rouge_and_bleu_are_those_of_their_packages() -> None:
+    fields = {"target": "the cat was found under the bed"}
+    given = "the cat was under the bed"
+    assert score("rouge", given, fields) == pytest.approx(
+        12 / 13
+    )  # longest common subsequence of 6 of 6 and 7
+    assert score("rouge", given, fields, variant="rouge2") == pytest.approx(
+        2 * (4 / 5) * (4 / 6) / (4 / 5 + 4 / 6)
+    )
+    assert score("bleu", given, fields) == pytest.approx(0.4301, abs=1e-4)
+    assert score("bleu", "THE CAT WAS FOUND UNDER THE BED", fields, lowercase=True) == 1.0
+    both = {"target": ["nothing alike", fields["target"]]}
+    for name in ("rouge", "bleu", "f1"):
+        assert score(name, fields["target"], both) == 1.0
+
+
+# --- patterns and choices ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "params", "value"),
+    [
+        ("so #### 42", {"extract": r"####\s*(\d+)"}, 1.0),
+        ("#### 41 no: #### 42", {"extract": r"####\s*(\d+)"}, 1.0),  # the last counts
+        ("42", {"extract": r"####\s*(\d+)"}, 0.0),
+        ("it is 42 indeed", {}, 1.0),
+    ],
+)
+def test_regex_takes_the_answer_out_of_the_text(text: str, params: dict[str, Any], value: float) -> None:
+    assert score("regex", text, {"target": "42"}, **params) == value
+
+
+def test_patterns_that_cannot_be_read_are_said_to_be_so() -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        SCORERS.get("regex")(extract="(")
+    with pytest.raises(Unscorable, match="not a pattern"):
+        score("regex", "x", {"target": "("})
+
+
+def choice(logprobs: list[float] | None, **params: Any) -> float:
+    fields = {"target": "B", "choices": ["no", "yes, of course it is"]}
+    answer = Answer("", choice_logprobs=logprobs)
+    return SCORERS.get("loglikelihood-choice")(**params).score(answer, fields)
+
+
+def test_the_most_probable_choice_counts() -> None:
+    assert choice([-2.0, -1.0]) == 1.0
+    assert choice([-1.0, -2.0]) == 0.0
+    assert choice([-1.0, -2.0], normalize="bytes") == 1.0  # a long choice is not worse for being long
+    for missing in (None, [-1.0]):
+        with pytest.raises(Unscorable, match="log-likelihood"):
+            choice(missing)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("rouge", {"variant": "rouge9"}),
+        ("bleu", {"tokenize": "x"}),
+        ("loglikelihood-choice", {"normalize": "x"}),
+    ],
+)
+def test_unknown_options_are_refused(name: str, params: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="known"):
+        SCORERS.get(name)(**params)

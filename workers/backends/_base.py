@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ class Request:
         parameters: Decoding parameters of the method.
         attempt: 1 on the first try of this job.
         idempotency_key: The same for every try of the same job; providers that know it bill a repeat once.
+        choices: Where there are any, their log-likelihoods are wanted instead of an answer.
     """
 
     key: str
@@ -29,6 +30,7 @@ class Request:
     parameters: dict[str, Any] = field(default_factory=dict)
     attempt: int = 1
     idempotency_key: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Answer:
         score: Score that the backend knows already (replay only).
         usage_known: False where the endpoint stated no tokens, or impossible ones: charged at the worst case.
         wait_s: Seconds for which the endpoint wants to be left alone from now on (a limit is used up).
+        choice_logprobs: Log-likelihood of each of the request's choices after the prompt, where it has any.
+        gpu_ms: Milliseconds of a local GPU that it took.
         first_logprobs: Log-probabilities of the most probable tokens in place of the answer's first token, by
             token; None where the backend gives none or was not asked.
     """
@@ -54,6 +58,8 @@ class Answer:
     score: float | None = None
     usage_known: bool = True
     wait_s: float = 0.0
+    choice_logprobs: Sequence[float] | None = None
+    gpu_ms: int = 0
     first_logprobs: Mapping[str, float] | None = None
 
 
@@ -91,7 +97,13 @@ class CallError(Exception):
 
 
 class Backend(Protocol):
-    """Answers prompts for one model; opened once per batch, in the batch's event loop."""
+    """Answers prompts for one model; opened once per batch of jobs, in its event loop.
+
+    What it costs: the tokens (and `gpu_ms`) of each answer, at the model's price. A backend whose calls cost
+    no dollars by themselves says so by a class attribute `free = True`; its models need no price. One that
+    uses a GPU of this machine says `gpu = True`: `timeout_s` of it are reserved for each call. How much may be
+    in flight is the description's `max_in_flight`, shared by all workers.
+    """
 
     async def answer(self, request: Request) -> Answer:
         """Answer one prompt.

@@ -38,6 +38,11 @@ class OpenAIBackend:
 
     async def answer(self, request: Request) -> Answer:
         """See `Backend.answer`."""
+        if request.choices:
+            raise CallError(
+                "chat completions give no log-likelihoods of choices (the backend transformers does)",
+                retry=False,
+            )
         messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": request.text}]
         body: CompletionCreateParamsNonStreaming = {"model": self._model, "messages": messages}
         reply = await self._endpoint.post(

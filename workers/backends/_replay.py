@@ -23,6 +23,8 @@ class ReplayBackend:
     would, chosen by the prompt and the try alone, so that the same run fails at the same places.
     """
 
+    free = True
+
     def __init__(self, spec: ModelSpec) -> None:
         if spec.matrix is None:
             raise UsageError(f"model '{spec.name}' has no matrix folder", 'set matrix = "FOLDER"')

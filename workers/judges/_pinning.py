@@ -25,7 +25,7 @@ JUDGES: Registry[JudgeFactory] = Registry(
 )
 
 #: What of a model's description makes another instrument; price, key and limits do not.
-INSTRUMENT = {"backend", "base_url", "model", "parameters", "max_tokens", "path", "command", "matrix", "row"}
+INSTRUMENT = {"backend", "base_url", "command", "dtype", "matrix", "max_tokens", "model", "parameters", "row"}
 
 #: Parameters that pinning adds to the judge's own.
 PINNED = ("judge", "instrument", "template_hash")

@@ -10,9 +10,14 @@ SCORERS: Registry[ScorerFactory] = Registry(
     "scorer",
     "assay.scorers",
     {
+        "bleu": "workers.scorers._overlap:BleuScorer",
         "exact-match": "workers.scorers._text:ExactMatchScorer",
+        "f1": "workers.scorers._overlap:F1Scorer",
+        "loglikelihood-choice": "workers.scorers._choices:LoglikelihoodChoiceScorer",
         "multiple-choice": "workers.scorers._text:MultipleChoiceScorer",
         "numeric": "workers.scorers._text:NumericScorer",
+        "regex": "workers.scorers._text:RegexScorer",
+        "rouge": "workers.scorers._overlap:RougeScorer",
         "replay": "workers.scorers._replay:ReplayScorer",
     },
 )

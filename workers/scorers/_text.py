@@ -7,11 +7,20 @@ import re
 import string
 from typing import Any
 
+from assay.errors import UsageError
 from assay.statuses import Status
 from workers.backends import Answer
 from workers.scorers._base import Unscorable
 
-__all__ = ["ExactMatchScorer", "MultipleChoiceScorer", "NumericScorer", "usable_text"]
+__all__ = [
+    "ExactMatchScorer",
+    "MultipleChoiceScorer",
+    "NumericScorer",
+    "RegexScorer",
+    "target_letter",
+    "targets_of",
+    "usable_text",
+]
 
 
 class ExactMatchScorer:
@@ -24,7 +33,7 @@ class ExactMatchScorer:
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""
         given = self._normal(usable_text(answer))
-        return float(any(given == self._normal(target) for target in _targets(fields)))
+        return float(any(given == self._normal(target) for target in targets_of(fields)))
 
     def _normal(self, text: str) -> str:
         text = " ".join(text.split())
@@ -54,8 +63,46 @@ class MultipleChoiceScorer:
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""
         choices = fields.get("choices") or []
-        target = _target_letter(_targets(fields)[0], choices)
+        target = target_letter(targets_of(fields)[0], choices)
         return float(chosen_letter(usable_text(answer), choices) == target)
+
+
+class RegexScorer:
+    """1 where the answer matches: a pattern takes the answer out of the text, or the target is the pattern.
+
+    Args:
+        extract: Pattern whose last match is compared with the targets (its first group, if it has one); None:
+            the targets are patterns themselves, and one that is found anywhere is a match. A text that
+            `extract` does not match is wrong, since the method did answer.
+        ignore_case: Ignore case.
+    """
+
+    def __init__(self, *, extract: str | None = None, ignore_case: bool = True) -> None:
+        self._flags = re.IGNORECASE if ignore_case else re.NOFLAG
+        try:
+            self._extract = None if extract is None else re.compile(extract, self._flags)
+        except re.error as error:
+            raise UsageError(f"the pattern '{extract}' cannot be read: {error}") from None
+
+    def score(self, answer: Answer, fields: dict[str, Any]) -> float:
+        """See `Scorer.score`."""
+        text, targets = usable_text(answer), targets_of(fields)
+        if self._extract is None:
+            return float(any(self._pattern(target).search(text) for target in targets))
+        found = [
+            (match.group(1) if match.re.groups else match.group()) for match in self._extract.finditer(text)
+        ]
+        return float(bool(found) and self._plain(found[-1]) in [self._plain(target) for target in targets])
+
+    def _pattern(self, target: str) -> re.Pattern[str]:
+        try:
+            return re.compile(target, self._flags)
+        except re.error as error:
+            raise Unscorable(f"the prompt's target is not a pattern: {error}") from None
+
+    def _plain(self, text: str | None) -> str:
+        text = (text or "").strip()
+        return text.casefold() if self._flags else text
 
 
 OPENING = r"[\s*(\[\"'$]*(?:\\(?:boxed|text)\{)*\(?"
@@ -106,7 +153,7 @@ class NumericScorer:
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""
         given = last_number(usable_text(answer))
-        targets = [last_number(target) for target in _targets(fields)]
+        targets = [last_number(target) for target in targets_of(fields)]
         if None in targets:
             raise Unscorable("the prompt's target is not a number")
         near = (
@@ -144,7 +191,8 @@ def usable_text(answer: Answer) -> str:
     return answer.text
 
 
-def _targets(fields: dict[str, Any]) -> list[str]:
+def targets_of(fields: dict[str, Any]) -> list[str]:
+    """The prompt's targets, at least one; Unscorable where it has none."""
     target = fields.get("target")
     if target is None:
         raise Unscorable("the prompt has no target")
@@ -154,7 +202,8 @@ def _targets(fields: dict[str, Any]) -> list[str]:
     return targets
 
 
-def _target_letter(target: str, choices: list[str]) -> str:
+def target_letter(target: str, choices: list[str]) -> str:
+    """The letter of the right choice; Unscorable where the target is neither a letter nor a choice."""
     if target in choices:
         return string.ascii_uppercase[choices.index(target)]
     letter = target.strip(string.punctuation + string.whitespace).upper()
