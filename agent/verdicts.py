@@ -62,7 +62,10 @@ def verdict_charge(used: JudgeInUse, prompt: Prompt, answer: str, other: str | N
         other = str(prompt.fields.get("reference", ""))
     reference = reference_of(prompt.fields, used.judge.compares)
     calls = used.judge.longest(Question(prompt.key, prompt.text, answer, other, reference))
-    charges = (worst_case_charge(with_parameters(used.spec, call.parameters), used.price, call.text) for call in calls)
+    charges = (
+        worst_case_charge(with_parameters(used.spec, call.parameters), used.price, call.text)
+        for call in calls
+    )
     return sum(charges, start=Charge(calls=0))
 
 

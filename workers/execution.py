@@ -25,7 +25,7 @@ from workers import runtime
 from workers.backends import BACKENDS, Answer, Backend, CallError, Request
 from workers.calls import Calls, Deferred, Try
 from workers.judges import is_judge, make_judge
-from workers.judging import Asker, check_judgeable, explained, question_of, verdict_details
+from workers.judging import Asker, check_judgeable, explained, question_of, verdict_details, with_parameters
 from workers.outcomes import Outcome, store
 from workers.prices import bill_of, price_of
 from workers.scorers import SCORERS, Unscorable, usable_text

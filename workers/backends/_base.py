@@ -101,8 +101,8 @@ class Backend(Protocol):
 
     What it costs: the tokens (and `gpu_ms`) of each answer, at the model's price. A backend whose calls cost
     no dollars by themselves says so by a class attribute `free = True`; its models need no price. One that
-    uses a GPU of this machine says `gpu = True`: `timeout_s` of it are reserved for each call. How much may be
-    in flight is the description's `max_in_flight`, shared by all workers.
+    uses a GPU of this machine says `gpu = True`: `timeout_s` of it are reserved for each call. How much may
+    be in flight is the description's `max_in_flight`, shared by all workers.
     """
 
     async def answer(self, request: Request) -> Answer:

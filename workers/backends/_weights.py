@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -58,15 +58,15 @@ class Weights:
     def __init__(self, path: str, device: str, dtype: str) -> None:
         self.device = torch.device(_device(device))
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-            self._model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, padding_side="left")
+            self._model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True)
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:300]
             raise BadInputError(
                 f"the weights '{path}' cannot be loaded: {reason}",
                 "give a folder with config, tokenizer and safetensors, or a name in the hub's local cache",
             ) from None
-        self._model.to(self.device).eval()
+        cast(Any, self._model).to(self.device).eval()
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token or self._tokenizer.unk_token
 
@@ -107,7 +107,7 @@ class Weights:
         with torch.inference_mode():
             logits = self._model(**batch).logits.float().log_softmax(-1)
         found = [_tail_logprob(logits[i], batch["input_ids"][i], len(tail)) for i, tail in enumerate(tails)]
-        read = int(batch["attention_mask"].sum())
+        read = len(prompt) + sum(map(len, tails))  # the prompt is the same for all
         return found, read, self._share(started, 1)
 
     def _prompt_ids(self, text: str) -> list[int]:
