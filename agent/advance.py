@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy.exc import IntegrityError
@@ -22,6 +23,7 @@ from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError, StorageError
 from policies import Selection
 from storage import estimates, jobs, ledger, studies, versions
+from storage import quantiles as storage_quantiles
 from storage.database import Database
 from storage.events import emit
 from storage.jobs import NewJob
@@ -33,6 +35,7 @@ from storage.tables import (
     EstimatorVersion,
     Job,
     LedgerEntry,
+    Quantile,
     Study,
     StudyState,
     VersionState,
@@ -86,18 +89,18 @@ def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
         situation = read_situation(session, context, study_id, version_id)
         waiting = unjudged(session, situation)
     objective = OBJECTIVES.get(situation.study.objective)()
-    rows = objective.judge(situation)
+    found = _Found(objective.judge(situation), objective.quantiles(situation))
     if waiting is not None:
-        return len(waiting) > 0 and _buy(context, situation, rows, waiting)
-    stop = _limit_reached(situation) or objective.reached(situation, rows)
+        return len(waiting) > 0 and _buy(context, situation, found, waiting)
+    stop = _limit_reached(situation) or objective.reached(situation, found.rows, found.quantiles)
     chosen = None if stop else situation.policy.select(situation.state, situation.may_buy)
     if chosen is not None and len(chosen) == 0:
         if situation.state.pending.any():
             return False  # another study is buying what is left; its answers will count here too
         stop = "nothing is left that would be worth buying"
     if stop or chosen is None:
-        return _finish(context, situation, rows, stop or "")
-    return _buy(context, situation, rows, chosen)
+        return _finish(context, situation, found, stop or "")
+    return _buy(context, situation, found, chosen)
 
 
 def _limit_reached(situation: Situation) -> str | None:
@@ -171,11 +174,19 @@ class _Overtaken(Exception):  # noqa: N818
     """Another agent took this step, or others hold what it needs; the transaction is rolled back."""
 
 
-def _finish(context: AgentContext, situation: Situation, rows: Sequence[Estimate], reason: str) -> bool:
+@dataclass(frozen=True)
+class _Found:
+    """What a step found out."""
+
+    rows: Sequence[Estimate]
+    quantiles: Sequence[Quantile]
+
+
+def _finish(context: AgentContext, situation: Situation, found: _Found, reason: str) -> bool:
     with context.database.begin() as session:
         if not studies.take_step(session, situation.study_id, situation.study.step):
             return False
-        _store_estimates(session, situation, rows)
+        _store_estimates(session, situation, found)
         study = studies.find(session, situation.study_id)
         study.version_id = situation.version.id
         session.add(study)
@@ -185,7 +196,7 @@ def _finish(context: AgentContext, situation: Situation, rows: Sequence[Estimate
     return True
 
 
-def _buy(context: AgentContext, situation: Situation, rows: Sequence[Estimate], chosen: Selection) -> bool:
+def _buy(context: AgentContext, situation: Situation, found: _Found, chosen: Selection) -> bool:
     cells = [(int(row), int(column)) for row, column in zip(chosen.rows, chosen.columns, strict=True)]
     try:
         with context.database.begin() as session:
@@ -196,7 +207,7 @@ def _buy(context: AgentContext, situation: Situation, rows: Sequence[Estimate], 
             count = ledger.affordable(budgets, [purchase.whole for purchase in purchases])
             if not studies.take_step(session, situation.study_id, situation.study.step):
                 raise _Overtaken
-            _store_estimates(session, situation, rows)
+            _store_estimates(session, situation, found)
             if count == 0:
                 if not _spent_up(budgets, purchases[0].whole):
                     raise _Overtaken  # others' reservations take the room only for now: wait for them
@@ -248,7 +259,11 @@ def _store_jobs(
     return jobs.add(session, situation.study_id, situation.study.step + 1, new)
 
 
-def _store_estimates(session: Session, situation: Situation, rows: Sequence[Estimate]) -> None:
+def _store_estimates(session: Session, situation: Situation, found: _Found) -> None:
+    rows = found.rows
+    for quantile in found.quantiles:
+        quantile.step = situation.study.step + 1
+    storage_quantiles.add(session, found.quantiles)
     spent = _spent(session, situation.study_id)
     for row, method in zip(rows, situation.methods, strict=True):
         assert method.id is not None

@@ -20,6 +20,7 @@ from agent.commands import (
     plan,
     run,
     study,
+    template,
     token,
 )
 from agent.commands._shared import AssayGroup
@@ -71,6 +72,7 @@ for module in (
     leaderboard,
     estimators,
     backtest,
+    template,
     token,
     notify,
 ):

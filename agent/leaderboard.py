@@ -18,7 +18,7 @@ from scipy.special import ndtr, ndtri
 from sqlalchemy import func
 from sqlmodel import Session, col, select
 
-from storage import estimates
+from storage import estimates, quantiles
 from storage.catalog import find_benchmark
 from storage.coverage import Coverage, load_coverage
 from storage.tables import (
@@ -27,6 +27,7 @@ from storage.tables import (
     EstimatorVersion,
     Method,
     Model,
+    Quantile,
     Study,
     StudyMethod,
     StudyState,
@@ -85,6 +86,10 @@ class LeaderboardRow:
         study_state: That study's state, "" where there is none.
         better_than_next: Probability of being better than the next row; None in the last row.
         stale: Whether the benchmark has other prompts now than when the score was estimated.
+        templates: Templates that the model's distribution study has; 0 where there is none.
+        median: Median of the scores over those templates; None where it was not asked for.
+        q05: 5 % quantile of them.
+        q95: 95 % quantile of them.
     """
 
     rank: int
@@ -108,6 +113,10 @@ class LeaderboardRow:
     study_state: str
     better_than_next: float | None
     stale: bool
+    templates: int = 0
+    median: float | None = None
+    q05: float | None = None
+    q95: float | None = None
 
     @property
     def acquired_share(self) -> float:
@@ -191,6 +200,7 @@ def build(session: Session, benchmark_name: str, cache: Path | None = None) -> L
     exact = _exact(coverage, methods)
     rows = [_estimated_row(e, methods, work, coverage) for pk, e in estimated.items() if pk not in exact]
     rows += [_exact_row(pk, *found, methods, work, estimated.get(pk)) for pk, found in exact.items()]
+    rows = with_templates(session, _id(benchmark), rows, {name for _, name in methods.values()})
     shown = estimated.keys() | exact.keys()
     pending = {pk for pk, study in work.latest.items() if study.open and pk in methods} - shown
     scored = {int(pk) for pk in coverage.method_pks}
@@ -339,6 +349,58 @@ def _unranked(study: _StudyInfo | None) -> dict[str, Any]:
         "study_id": study.id if study else None,
         "study_state": study.state if study else "",
     }
+
+
+def with_templates(
+    session: Session, benchmark_id: int, rows: list[LeaderboardRow], models: set[str]
+) -> list[LeaderboardRow]:
+    """The rows with each model's templates folded into one row: its own, or one that shows the median.
+
+    Args:
+        session: A reading session.
+        benchmark_id: The benchmark.
+        rows: A row per method.
+        models: Names of the models in use.
+    """
+    for model_id, found in quantiles.latest(session, benchmark_id).items():
+        model = session.get_one(Model, model_id)
+        if model.name not in models or not found:
+            continue
+        members = _names_of_rows(session, found[0].study_id) - {model.name}
+        folded = [row for row in rows if row.method in members]
+        rows = [row for row in rows if row.method not in members]
+        if not any(row.method == model.name for row in rows) and folded:
+            rows.append(_median_row(model.name, found, folded))
+        at = {round(quantile.at, 6): quantile.value for quantile in found}
+        spread: dict[str, Any] = {"median": at.get(0.5), "q05": at.get(0.05), "q95": at.get(0.95)}
+        spread["templates"] = found[0].rows
+        rows = [replace(row, **spread) if row.method == model.name else row for row in rows]
+    return rows
+
+
+def _names_of_rows(session: Session, study_id: int) -> set[str]:
+    query = select(Method.name).join(StudyMethod, col(StudyMethod.method_id) == col(Method.id))
+    return set(session.exec(query.where(StudyMethod.study_id == study_id)).all())
+
+
+def _median_row(model: str, found: Sequence[Quantile], folded: Sequence[LeaderboardRow]) -> LeaderboardRow:
+    """A row for a model that is known by its templates alone: the quantile nearest to the median."""
+    middle = min(found, key=lambda quantile: abs(quantile.at - 0.5))
+    return replace(
+        folded[0],
+        method=model,
+        model=model,
+        score=middle.value,
+        std=(middle.high - middle.low) / (2.0 * float(ndtri(0.5 + middle.level / 2.0))),
+        low=middle.low,
+        high=middle.high,
+        level=middle.level,
+        interval_kind="predicted" if middle.acquired < middle.total else COMPLETE,
+        acquired=middle.acquired,
+        total=middle.total,
+        cost=sum(row.cost for row in folded),
+        estimated_at=middle.created_at,
+    )
 
 
 # --- ranks -------------------------------------------------------------------------------------------------

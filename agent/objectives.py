@@ -2,6 +2,7 @@
 
 estimate: each method's benchmark score, until the interval is narrow enough.
 best: the best of many methods, until one is probably enough the best.
+distribution: quantiles of a model's scores over its templates, until all are known closely enough.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from agent.intervals import estimate_rows, unplaced_estimate
 from agent.situation import Situation
 from assay.errors import UsageError
 from assay.plugins import Registry
+from estimators.distribution import QUANTILES
 from policies import Policy, SupportsRecommendation
-from storage.tables import Estimate
+from storage.tables import Estimate, Quantile
 
 __all__ = ["OBJECTIVES", "BestObjective", "EstimateObjective", "Objective"]
 
@@ -26,6 +28,7 @@ class Objective(Protocol):
     """Judges a study's rows; keeps nothing between steps."""
 
     default_policy: str | None
+    default_estimator: str | None
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """Raise UsageError where the policy or the number of methods does not fit."""
@@ -35,7 +38,15 @@ class Objective(Protocol):
         """One estimate per method; study, method and cost are left for the caller to fill in."""
         ...
 
-    def reached(self, situation: Situation, rows: Sequence[Estimate]) -> str | None:
+    def quantiles(self, situation: Situation) -> list[Quantile]:
+        """Quantiles over the study's rows, where the objective is about them; study and step are
+        filled in.
+        """
+        ...
+
+    def reached(
+        self, situation: Situation, rows: Sequence[Estimate], quantiles: Sequence[Quantile]
+    ) -> str | None:
         """Why the study has found out what it was after, or None."""
         ...
 
@@ -44,6 +55,7 @@ class EstimateObjective:
     """A method's benchmark score, from acquired and predicted scores."""
 
     default_policy: str | None = None  # the configured one
+    default_estimator: str | None = None
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """See `Objective.check`."""
@@ -57,7 +69,13 @@ class EstimateObjective:
         study = situation.study
         return estimate_rows(situation.estimator, situation.state.scores, study.level, situation.intervals)
 
-    def reached(self, situation: Situation, rows: Sequence[Estimate]) -> str | None:
+    def quantiles(self, situation: Situation) -> list[Quantile]:
+        """See `Objective.quantiles`."""
+        return []
+
+    def reached(
+        self, situation: Situation, rows: Sequence[Estimate], quantiles: Sequence[Quantile]
+    ) -> str | None:
         """See `Objective.reached`."""
         wanted = situation.study.until_width
         widest = max(row.high - row.low for row in rows)
@@ -70,6 +88,7 @@ class BestObjective:
     """The best of some methods, judged by the policy that chooses among them."""
 
     default_policy: str | None = "ucb-e"
+    default_estimator: str | None = None
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """See `Objective.check`."""
@@ -101,7 +120,13 @@ class BestObjective:
             for i in range(len(situation.methods))
         ]
 
-    def reached(self, situation: Situation, rows: Sequence[Estimate]) -> str | None:
+    def quantiles(self, situation: Situation) -> list[Quantile]:
+        """See `Objective.quantiles`."""
+        return []
+
+    def reached(
+        self, situation: Situation, rows: Sequence[Estimate], quantiles: Sequence[Quantile]
+    ) -> str | None:
         """See `Objective.reached`."""
         wanted = situation.study.until_confidence
         best = max(range(len(rows)), key=lambda i: rows[i].probability_best or 0.0)
@@ -109,6 +134,77 @@ class BestObjective:
         if wanted is None or not situation.bought or chance < wanted:
             return None
         return f"{situation.methods[best].name} is the best with probability {chance:.3f}"
+
+
+class DistributionObjective:
+    """Quantiles of the scores of some methods, usually one model's templates.
+
+    What a step draws depends on the study's seed and step alone.
+    """
+
+    default_policy: str | None = "balanced"
+    default_estimator: str | None = "x-pirt"
+
+    def check(self, policy: type[Policy], methods: int) -> None:
+        """See `Objective.check`."""
+        if methods < 2:
+            raise UsageError(
+                "the objective 'distribution' needs at least two templates",
+                "name them with --templates, such as --templates 'short-*'",
+            )
+
+    def judge(self, situation: Situation) -> list[Estimate]:
+        """See `Objective.judge`."""
+        found = situation.distribution
+        half = float(norm.ppf(0.5 + situation.study.level / 2))
+        known = (~np.isnan(situation.state.scores)).sum(axis=1)
+        kind = situation.estimator.interval_kind
+        return [
+            unplaced_estimate(
+                float(mean),
+                float(std),
+                (float(mean - half * std), float(mean + half * std)),
+                level=situation.study.level,
+                kind="complete" if known[i] == situation.columns.n_prompts else kind,
+                acquired=int(known[i]),
+                total=situation.columns.n_prompts,
+            )
+            for i, (mean, std) in enumerate(zip(found.scores, found.std, strict=True))
+        ]
+
+    def quantiles(self, situation: Situation) -> list[Quantile]:
+        """See `Objective.quantiles`."""
+        at = sorted(situation.study.quantiles) or list(QUANTILES)
+        found = situation.distribution
+        low, high = found.intervals(at, situation.study.level)
+        scores = situation.state.scores
+        return [
+            Quantile(
+                study_id=situation.study_id,
+                benchmark_id=situation.columns.benchmark_id,
+                model_id=situation.methods[0].model_id,
+                step=0,
+                at=q,
+                value=float(value),
+                low=float(low[i]),
+                high=float(high[i]),
+                level=situation.study.level,
+                rows=len(scores),
+                acquired=int((~np.isnan(scores)).sum()),
+                total=scores.size,
+            )
+            for i, (q, value) in enumerate(zip(at, found.quantiles(at), strict=True))
+        ]
+
+    def reached(
+        self, situation: Situation, rows: Sequence[Estimate], quantiles: Sequence[Quantile]
+    ) -> str | None:
+        """See `Objective.reached`."""
+        wanted = situation.study.until_width
+        widest = max(quantile.high - quantile.low for quantile in quantiles)
+        if wanted is None or not situation.bought or widest > wanted:
+            return None
+        return f"the widest interval of a quantile, {widest:.4f}, is within {wanted:g}"
 
 
 def issubclass_of_recommending(policy: type[Policy]) -> bool:
@@ -121,6 +217,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     "assay.objectives",
     {
         "best": "agent.objectives:BestObjective",
+        "distribution": "agent.objectives:DistributionObjective",
         "estimate": "agent.objectives:EstimateObjective",
     },
 )

@@ -27,6 +27,7 @@ COLUMNS = (
     "Estimator",
     "Study",
 )
+TEMPLATE_COLUMNS = ("Templates", "5 %", "Median", "95 %")  # of the scores over a model's templates
 NARROW_COLUMNS = ("Rank", "Model", "Score", "Interval", "Acquired", "Cost")
 WIDE = 150  # columns of a terminal that all of them need
 CSV_COLUMNS = (
@@ -52,19 +53,36 @@ CSV_COLUMNS = (
     "study_state",
     "better_than_next",
     "stale",
+    "templates",
+    "median",
+    "q05",
+    "q95",
 )
+
+
+def columns_of(board: Leaderboard) -> tuple[str, ...]:
+    """The columns to show: those of the distribution over templates only where a model has one."""
+    spread = any(row.templates for row in board.rows)
+    return (*COLUMNS[:4], *TEMPLATE_COLUMNS, *COLUMNS[4:]) if spread else COLUMNS
+
+
+def cells_of(row: LeaderboardRow, board: Leaderboard) -> dict[str, str]:
+    """Every cell of a row by its column's name."""
+    spread = [str(row.templates) if row.templates else "–"]
+    spread += ["–" if value is None else f"{value:.3f}" for value in (row.q05, row.median, row.q95)]
+    return dict(zip((*COLUMNS, *TEMPLATE_COLUMNS), (*_cells(row, board), *spread), strict=True))
 
 
 def as_table(board: Leaderboard, width: int = 200) -> Table:
     """For a terminal of `width` columns (a narrow one gets the main columns only); print `notes` below it."""
-    wanted = COLUMNS if width >= WIDE else NARROW_COLUMNS
+    wanted = columns_of(board) if width >= WIDE else NARROW_COLUMNS
     table = Table(
         title=Text(f"{printable(board.benchmark)}: {len(board.rows)} models, {board.prompts} prompts"),
         box=box.SIMPLE_HEAD,
         title_justify="left",
     )
     for name in wanted:
-        right = name in ("Score", "Beats next", "Acquired", "Cost", "Age")
+        right = name in ("Score", "Beats next", "Acquired", "Cost", "Age", *TEMPLATE_COLUMNS)
         table.add_column(
             name,
             justify="right" if right else "left",
@@ -74,7 +92,7 @@ def as_table(board: Leaderboard, width: int = 200) -> Table:
         )
     for row in board.rows:
         # Text objects: nothing in a name is taken for Rich's own markup.
-        cells = dict(zip(COLUMNS, _cells(row, board), strict=True))
+        cells = cells_of(row, board)
         if width < WIDE:
             cells |= _short_cells(row)
         table.add_row(*(Text(cells[name]) for name in wanted), style="dim" if row.stale else "")
@@ -107,8 +125,11 @@ def as_csv(board: Leaderboard) -> str:
 def as_markdown(board: Leaderboard) -> str:
     """As a Markdown table under a heading, with notes."""
     lines = [f"## {_plain(board.benchmark)}", ""]
-    lines += ["| " + " | ".join(COLUMNS) + " |", "| " + " | ".join("---" for _ in COLUMNS) + " |"]
-    lines += ["| " + " | ".join(_plain(cell) for cell in _cells(row, board)) + " |" for row in board.rows]
+    shown = columns_of(board)
+    lines += ["| " + " | ".join(shown) + " |", "| " + " | ".join("---" for _ in shown) + " |"]
+    for row in board.rows:
+        cells = cells_of(row, board)
+        lines.append("| " + " | ".join(_plain(cells[name]) for name in shown) + " |")
     return "\n".join([*lines, "", *(f"{_plain(note)}\n" for note in notes(board))])
 
 
@@ -120,6 +141,8 @@ def notes(board: Leaderboard) -> list[str]:
         found.append(f"A range beside a rank: the ranks not excluded at the {board.level:.0%} level.")
     if any(row.stale for row in board.rows):
         found.append("* estimated before the benchmark's prompts changed.")
+    if any(row.templates for row in board.rows):
+        found.append("5 %, Median and 95 %: quantiles of a model's scores over its templates.")
     for count, what in (
         (board.pending, "with an open study and no estimate yet"),
         (board.unlisted, "with only some of the scores and no study: assay study create"),

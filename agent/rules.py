@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlmodel import Session, col, func, select
 
+from agent.templates import on_template_added
 from assay.settings import Settings
 from assay.specs import ModelSpec
 from policies import POLICIES
@@ -160,6 +161,7 @@ def _estimate_anew(session: Session, settings: Settings, version: EstimatorVersi
 RULES: dict[str, Rule] = {
     "model.registered": on_model_registered,
     "prompts.added": on_prompts_added,
+    "template.added": on_template_added,
     "jobs.finished": on_jobs_finished,
     "study.created": on_study_created,
     "study.running": on_study_created,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,11 @@ from sqlmodel import Session, func, select
 from agent.acquisition import build_state
 from agent.context import AgentContext
 from agent.costs import expected_costs, specs_of
+from agent.row_features import with_templates
 from agent.verdicts import judges_of
 from assay.specs import ModelSpec
 from estimators import Estimator
+from estimators.distribution import ScoreDistribution, score_distribution
 from estimators.intervals import ConformalIntervals
 from policies import Policy, PolicyState, Selection
 from storage import jobs, studies, versions
@@ -51,6 +54,12 @@ class Situation:
     state: PolicyState
     bought: int
 
+    @cached_property
+    def distribution(self) -> ScoreDistribution:
+        """What is believed of the rows' scores together; drawn once, by the study's seed and step."""
+        rng = np.random.default_rng([self.study.seed, self.study.step])
+        return score_distribution(self.estimator, self.state.scores, rng)
+
     @property
     def study_id(self) -> int:
         """The study's number."""
@@ -78,7 +87,7 @@ def read_situation(session: Session, context: AgentContext, study_id: int, versi
     methods = studies.methods_of(session, study_id)
     specs = specs_of(session, methods)
     policy = context.policy(session, study, version)
-    estimator = context.estimator(session, version_id)
+    estimator = with_templates(session, context.estimator(session, version_id), methods, context.settings)
     bought = _bought(session, study_id)
     return Situation(
         study=study,

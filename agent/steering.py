@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlmodel import Session
 
 from agent.objectives import OBJECTIVES
 from agent.rules import default_choice
+from agent.templates import template_methods
 from assay.errors import UsageError
 from assay.settings import Settings
 from estimators import ESTIMATORS
 from policies import POLICIES
 from storage import catalog, jobs, ledger, studies
 from storage.studies import StudyRequest
-from storage.tables import Study, StudyState
+from storage.tables import Benchmark, Method, Study, StudyState
 
 __all__ = ["MOST_USD", "StudyOrder", "cancel", "micro_dollars", "order", "pause", "resume"]
 
@@ -40,6 +43,9 @@ class StudyOrder:
         until_confidence: Stop once one method is so probably the best.
         batch_size: Scores per step.
         seed: Seed of everything random.
+        templates: Objective "distribution": names or patterns (`*`) of templates; the model's study has a row
+            for each, and those added while it runs join it.
+        quantiles: Objective "distribution": quantiles of the scores, in (0, 1]; default 5 to 95 %.
     """
 
     benchmark: str
@@ -53,6 +59,8 @@ class StudyOrder:
     until_confidence: float | None = None
     batch_size: int | None = None
     seed: int | None = None
+    templates: Sequence[str] = ()
+    quantiles: Sequence[float] = ()
 
 
 def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]:
@@ -66,17 +74,18 @@ def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]
     benchmark = catalog.find_benchmark(session, wanted.benchmark)
     defaults = default_choice(session, settings, benchmark)
     policy = wanted.policy or aim.default_policy or defaults[0]
-    estimator = wanted.estimator or defaults[1]
+    estimator = wanted.estimator or aim.default_estimator or defaults[1]
     ESTIMATORS.get(estimator)
     ids = []
-    for names in _groups(wanted):
-        aim.check(POLICIES.get(policy), len(names))
+    for methods in _groups(session, benchmark, wanted):
+        aim.check(POLICIES.get(policy), len(methods))
         study = studies.create(
             session,
             StudyRequest(
                 benchmark_id=benchmark.id or 0,
-                method_ids=[catalog.find_method(session, name).id or 0 for name in names],
+                method_ids=[method.id or 0 for method in methods],
                 policy=policy,
+                policy_params=_policy_params(policy, wanted),
                 estimator=estimator,
                 objective=wanted.objective,
                 seed=settings.seed if wanted.seed is None else wanted.seed,
@@ -85,6 +94,8 @@ def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]
                 max_prompts=wanted.max_prompts or settings.max_prompts,
                 until_width=wanted.until_width,
                 until_confidence=wanted.until_confidence,
+                quantiles=wanted.quantiles,
+                templates=wanted.templates,
                 caps={"usd": micro_dollars(settings.max_usd if wanted.max_usd is None else wanted.max_usd)},
             ),
         )
@@ -93,12 +104,24 @@ def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]
     return ids
 
 
-def _groups(wanted: StudyOrder) -> list[list[str]]:
+def _groups(session: Session, benchmark: Benchmark, wanted: StudyOrder) -> list[list[Method]]:
     """The rows of each study."""
     names = list(dict.fromkeys(wanted.methods))
     if not names:
         raise UsageError("a study needs a method", "name one or more models")
-    return [[name] for name in names] if wanted.objective == "estimate" else [names]
+    if wanted.objective == "distribution" and wanted.templates:
+        models = [catalog.find_model(session, name) for name in names]
+        return [template_methods(session, benchmark.id or 0, model, wanted.templates) for model in models]
+    if wanted.templates:
+        raise UsageError("--templates goes with the objective 'distribution'", "name methods instead")
+    methods = [catalog.find_method(session, name) for name in names]
+    return [[method] for method in methods] if wanted.objective == "estimate" else [methods]
+
+
+def _policy_params(policy: str, wanted: StudyOrder) -> dict[str, Any]:
+    """What the policy is told of the study's aim."""
+    takes = "quantiles" in inspect.signature(POLICIES.get(policy)).parameters
+    return {"quantiles": list(wanted.quantiles)} if takes and wanted.quantiles else {}
 
 
 def micro_dollars(usd: float) -> int:

@@ -269,6 +269,8 @@ class StudyIn(_In):
     until_confidence: float | None = Field(default=None, ge=0, le=1)
     batch_size: Count | None = None
     seed: int | None = Field(default=None, ge=0, le=LARGEST_INT)
+    templates: list[Name] = Field(default_factory=list, max_length=1000)
+    quantiles: list[Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=list, max_length=99)
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -493,6 +495,10 @@ class LeaderboardRowOut(_Out):
     study_state: str
     better_than_next: float | None
     stale: bool
+    templates: int
+    median: float | None
+    q05: float | None
+    q95: float | None
 
 
 class LeaderboardOut(_Out):

@@ -84,7 +84,7 @@ def measure(name: str, data: Path, policy: str, estimator: str, seeds: int) -> I
                 budgets=BUDGETS,
                 batch=BATCH,
                 level=LEVEL,
-                groups=10,
+                groups=30,
                 seed=seed,
             )
         chooser = make_policy(policy, seed=seed)

@@ -107,7 +107,7 @@ class XPirtEstimator(Estimator):
 
     def fitted(self, observed: Array) -> TwoWayModel:
         """The model fitted to the observed cells of these rows (B, N)."""
-        return fit_two_way(self._cells(observed))
+        return fit_two_way(self._cells(observed), seed=self.seed)
 
     def _cells(self, observed: Array) -> Cells:
         x = self._rows

@@ -23,6 +23,7 @@ __all__ = [
     "add_benchmark",
     "add_dataset",
     "add_imported_models",
+    "add_method",
     "add_model",
     "add_prompts",
     "add_template",
@@ -80,13 +81,27 @@ def add_model(session: Session, spec: ModelSpec, *, announce: bool = True) -> tu
 
 
 def _add_default_method(session: Session, model: Model) -> Method:
+    return add_method(session, model, session.get_one(Template, _default_template(session)), model.name)
+
+
+def add_method(session: Session, model: Model, template: Template, name: str) -> Method:
+    """The method of a model and a template without parameters of its own, made where there is none.
+
+    Raises:
+        BadInputError: The name is taken by another method.
+    """
     assert model.id is not None
-    method = Method(
-        name=model.name,
-        model_id=model.id,
-        template_id=_default_template(session),
-        parameters_hash=_hash_of({}),
+    assert template.id is not None
+    identity = (model.id, template.id, _hash_of({}))
+    query = select(Method).where(
+        Method.model_id == model.id, Method.template_id == template.id, Method.parameters_hash == identity[2]
     )
+    known = session.exec(query).first()
+    if known is not None:
+        return known
+    if session.exec(select(Method.id).where(Method.name == name)).first() is not None:
+        raise BadInputError(f"the name '{name}' is taken by another method", "rename the template or model")
+    method = Method(name=name, model_id=identity[0], template_id=identity[1], parameters_hash=identity[2])
     session.add(method)
     session.flush()
     return method

@@ -59,6 +59,8 @@ class StudyRequest:
     max_prompts: int | None = None
     until_width: float | None = None
     until_confidence: float | None = None
+    quantiles: Sequence[float] = ()
+    templates: Sequence[str] = ()
     caps: dict[str, int] = field(default_factory=dict)  # unit -> cap, in the ledger's integer units
     trigger: str | None = None
 
@@ -82,6 +84,8 @@ def create(session: Session, request: StudyRequest) -> Study | None:
         max_prompts=request.max_prompts,
         until_width=request.until_width,
         until_confidence=request.until_confidence,
+        quantiles=list(request.quantiles),
+        templates=list(request.templates),
         trigger=request.trigger,
     )
     session.add(study)

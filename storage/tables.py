@@ -47,6 +47,7 @@ __all__ = [
     "Output",
     "Preference",
     "Prompt",
+    "Quantile",
     "Score",
     "Scorer",
     "Study",
@@ -114,6 +115,10 @@ def _time(*, null: bool = False, index: bool = False) -> Any:
 
 def _json() -> Any:
     return Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+def _list() -> Any:
+    return Field(default_factory=list, sa_column=Column(JSON, nullable=False))
 
 
 def _text(default: str = "") -> Any:
@@ -311,6 +316,8 @@ class Study(SQLModel, table=True):
     max_prompts: int | None = None
     until_width: float | None = None
     until_confidence: float | None = None  # objective best: probability of being the best
+    quantiles: list[float] = _list()  # objective distribution: quantiles asked for
+    templates: list[str] = _list()  # objective distribution: names or patterns; what matches later joins
     state: str = Field(default=StudyState.WAITING, index=True)
     reason: str = ""
     waits_budget_id: int | None = None  # paused until this budget has room again
@@ -564,6 +571,30 @@ class ApiToken(SQLModel, table=True):
     expires_at: datetime | None = _time(null=True)
     last_used_at: datetime | None = _time(null=True)
     revoked_at: datetime | None = _time(null=True)
+
+
+class Quantile(SQLModel, table=True):
+    """A quantile of a model's scores over the templates of a distribution study, after each of its steps."""
+
+    __table_args__ = (
+        UniqueConstraint("study_id", "step", "at"),
+        Index("quantiles_by_model", "benchmark_id", "model_id"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    study_id: int = Field(foreign_key="study.id")
+    benchmark_id: int = Field(foreign_key="benchmark.id")
+    model_id: int = Field(foreign_key="model.id")
+    step: int
+    at: float
+    value: float
+    low: float
+    high: float
+    level: float
+    rows: int  # templates that it is a quantile of
+    acquired: int  # cells known
+    total: int
+    created_at: datetime = _time()
 
 
 class WatchedItem(SQLModel, table=True):

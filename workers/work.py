@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from sqlmodel import Session, col, select
 
 from assay.errors import BadInputError
 from assay.specs import ModelSpec
+from assay.templates import render_template
 from storage.preferences import known_preferences
 from storage.tables import Dataset, Job, Method, Model, Output, Prompt, Score, Scorer, Template
 from workers.backends import Answer
@@ -18,8 +18,6 @@ from workers.judges import judge_name
 from workers.scorers import SCORERS
 
 __all__ = ["Work", "judge_spec", "known_answers", "load_work", "render", "spec_of"]
-
-FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -90,19 +88,13 @@ def spec_of(model: Model) -> ModelSpec:
 
 
 def render(template: Template, prompt: Prompt) -> str:
-    """Put a prompt into a template: `{field}` is replaced, other braces are left alone.
+    """Put a prompt into a template.
 
     Raises:
-        BadInputError: The template names a field that the prompt does not have.
+        BadInputError: The template names a field that the prompt does not have, or does what it may not.
     """
     values = {**prompt.fields, "text": prompt.text}
-    missing = next((name for name in FIELD.findall(template.text) if name not in values), None)
-    if missing is not None:
-        raise BadInputError(
-            f"template '{template.name}' names the field '{missing}', prompt '{prompt.key}' has none such",
-            "add the field to the prompt, or use another template",
-        )
-    return FIELD.sub(lambda match: str(values[match.group(1)]), template.text)
+    return render_template(template.text, template.engine, values, name=template.name, prompt=prompt.key)
 
 
 def load_work(session: Session, claimed: Sequence[Job]) -> list[Work]:

@@ -29,6 +29,7 @@ from policies import Recommendation
 from policies.hardness import expected_regret
 from storage import catalog, estimates, ledger, studies
 from storage.database import Database
+from storage.quantiles import of_study as quantiles_found
 from storage.tables import Benchmark, Estimate, Job, JobState, Method, Study, StudyState
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Studies: pieces of evaluation work.")
@@ -74,7 +75,9 @@ def create(
     methods: Annotated[
         list[str] | None, typer.Option(help="Methods that one study compares; may be repeated.")
     ] = None,
-    objective: Annotated[str, typer.Option(help="What is wanted: estimate or best.")] = "estimate",
+    objective: Annotated[
+        str, typer.Option(help="What is wanted: estimate, best or distribution.")
+    ] = "estimate",
     policy: Annotated[str | None, typer.Option(help="Acquisition policy.")] = None,
     estimator: Annotated[str | None, typer.Option(help="Estimator of what is not bought.")] = None,
     max_usd: Usd = None,
@@ -88,6 +91,12 @@ def create(
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Scores per step.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    templates: Annotated[
+        list[str] | None, typer.Option(help="distribution: templates, or patterns such as 'short-*'.")
+    ] = None,
+    quantiles: Annotated[
+        str | None, typer.Option(help="distribution: percentages; default 5,25,50,75,95.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it until it is at rest.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -96,6 +105,8 @@ def create(
     Example: assay study create --benchmark openllm --model llama-3-8b --max-prompts 100 --wait
 
     Example: assay study create --benchmark qa --objective best --methods a --methods b --max-prompts 500
+
+    Example: assay study create --benchmark qa --objective distribution --model a --templates 'short-*'
     """
     _check_rows(objective, model or [], methods or [])
     wanted = StudyOrder(
@@ -110,6 +121,8 @@ def create(
         until_confidence=until_confidence,
         batch_size=batch,
         seed=seed,
+        templates=templates or [],
+        quantiles=_quantiles(quantiles),
     )
     opened = database()
     with opened.begin() as session:
@@ -117,6 +130,17 @@ def create(
     if wait:
         follow(opened, ids)
     _report(opened, ids, json_, created=True)
+
+
+def _quantiles(listed: str | None) -> list[float]:
+    """Shares from percentages."""
+    try:
+        found = sorted({round(float(part) / 100.0, 6) for part in (listed or "").split(",") if part.strip()})
+    except ValueError:
+        found = [0.0]
+    if any(not 0 < share <= 1 for share in found):
+        raise UsageError(f"--quantiles '{listed}' are no percentages", "such as --quantiles 5,25,50,75,95")
+    return found
 
 
 def _check_rows(objective: str, models: list[str], methods: list[str]) -> None:
@@ -302,7 +326,15 @@ def describe(session: Session, study_id: int) -> dict[str, Any]:
             if method.id in newest
         ],
         **_winner(study, methods, newest),
+        **_quantiles_of(session, study_id),
     }
+
+
+def _quantiles_of(session: Session, study_id: int) -> dict[str, Any]:
+    """What the objective "distribution" has found so far."""
+    found = quantiles_found(session, study_id)
+    fields = {"at", "value", "low", "high", "level", "rows"}
+    return {"quantiles": [quantile.model_dump(include=fields) for quantile in found]} if found else {}
 
 
 def _winner(study: Study, methods: list[Method], newest: dict[int, Estimate]) -> dict[str, Any]:
@@ -358,6 +390,13 @@ def _print_study(study: dict[str, Any]) -> None:
                 f" expected loss by choosing it {study['simple_regret']:.4f}",
             )
         )
+    facts += [
+        (
+            f"{100 * q['at']:g} % quantile",
+            f"{q['value']:.4f}, {q['level']:.0%} interval {q['low']:.4f} to {q['high']:.4f}",
+        )
+        for q in study.get("quantiles", [])
+    ]
     facts += [(f"estimate of {e['method']}", _in_words(e)) for e in _best_first(study["estimates"])]
     print_rows("facts", ("", ""), facts, empty="")
 

@@ -527,3 +527,41 @@ def test_an_unexpected_error_is_one_line_too_and_a_traceback_on_request(
 
 def test_debug_shows_where_an_error_comes_from_in_groups_too(filled: World) -> None:
     assert type(run("--debug", "study", "show", 99).exception).__name__ == "NotFoundError"
+
+
+def test_templates_are_added_varied_listed_and_rendered(filled: World, tmp_path: Path) -> None:
+    added = ok_json(
+        "template", "add", "short", "--text", "Question: {text}\\nAnswer:", "--benchmark", "trivia"
+    )
+    assert added[0]["fields"] == ["text"]
+    assert "were there already" in ok("template", "add", "short", "--text", "Question: {text}\\nAnswer:")
+    file = tmp_path / "more.jsonl"
+    file.write_text('{"name": "polite", "text": "Please: {{ text }}", "engine": "jinja"}\n')
+    assert "added 1" in ok("template", "import", file)
+    variants = ok_json("template", "generate", "short", "--count", "6")
+    assert [variant["distance"] for variant in variants] == [1] * 5
+    listed = ok_json("template", "list")
+    assert {"short", "polite", "short-005"} <= {template["name"] for template in listed}
+    assert ok("template", "render", "polite", "--benchmark", "trivia").startswith("Please: What is")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["add", "t"], 2, "give the template's text once"),
+        (["add", "t", "--text", "no field"], 1, "names no field"),
+        (["add", "t", "--text", "{text} {hint}", "--benchmark", "trivia"], 1, "names the field 'hint'"),
+        (["add", "plain", "--text", "{text}?"], 1, "there already with another text"),
+        (["render", "none", "--benchmark", "trivia"], 2, "unknown template 'none'"),
+        (["generate", "plain"], 1, "no labelled part"),
+        (["import", "absent.jsonl"], 1, "cannot be read"),
+    ],
+)
+def test_templates_that_cannot_work_leave_nothing(
+    filled: World, arguments: list[str], code: int, message: str
+) -> None:
+    before = ok_json("template", "list")
+    result = run("template", *arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.split())
+    assert ok_json("template", "list") == before

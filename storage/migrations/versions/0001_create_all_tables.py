@@ -272,6 +272,8 @@ def upgrade() -> None:
         sa.Column("max_prompts", sa.Integer(), nullable=True),
         sa.Column("until_width", sa.Float(), nullable=True),
         sa.Column("until_confidence", sa.Float(), nullable=True),
+        sa.Column("quantiles", sa.JSON(), nullable=False),
+        sa.Column("templates", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("waits_budget_id", sa.Integer(), nullable=True),
@@ -443,6 +445,40 @@ def upgrade() -> None:
         sa.UniqueConstraint("method_a_id", "method_b_id", "prompt_id", "scorer_id"),
     )
     op.create_table(
+        "quantile",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("study_id", sa.Integer(), nullable=False),
+        sa.Column("benchmark_id", sa.Integer(), nullable=False),
+        sa.Column("model_id", sa.Integer(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.Column("value", sa.Float(), nullable=False),
+        sa.Column("low", sa.Float(), nullable=False),
+        sa.Column("high", sa.Float(), nullable=False),
+        sa.Column("level", sa.Float(), nullable=False),
+        sa.Column("rows", sa.Integer(), nullable=False),
+        sa.Column("acquired", sa.Integer(), nullable=False),
+        sa.Column("total", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["benchmark_id"],
+            ["benchmark.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["model_id"],
+            ["model.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["study_id"],
+            ["study.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("study_id", "step", "at"),
+    )
+    with op.batch_alter_table("quantile", schema=None) as batch_op:
+        batch_op.create_index("quantiles_by_model", ["benchmark_id", "model_id"], unique=False)
+
+    op.create_table(
         "studymethod",
         sa.Column("study_id", sa.Integer(), nullable=False),
         sa.Column("method_id", sa.Integer(), nullable=False),
@@ -516,6 +552,10 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_studymethod_method_id"))
 
     op.drop_table("studymethod")
+    with op.batch_alter_table("quantile", schema=None) as batch_op:
+        batch_op.drop_index("quantiles_by_model")
+
+    op.drop_table("quantile")
     op.drop_table("preference")
     op.drop_table("output")
     with op.batch_alter_table("job", schema=None) as batch_op:
