@@ -50,6 +50,7 @@ def build_state(
     available: BoolArray | None = None,
     cost: FloatArray | None = None,
     embeddings: FloatArray | None = None,
+    row_features: FloatArray | None = None,
 ) -> PolicyState:
     """What a policy may look at, for a study of R methods on N prompts.
 
@@ -65,6 +66,7 @@ def build_state(
         available: Cells that can be bought; default all.
         cost: Expected cost of each cell, > 0, broadcast to (R, N); default 1 each.
         embeddings: (N, d) prompt vectors, or None.
+        row_features: (R, p) covariates of the rows' templates, or None.
     """
     known = np.atleast_2d(np.asarray(scores, dtype=np.float64))
     waiting = _mask(pending, known.shape, default=False)
@@ -81,6 +83,7 @@ def build_state(
         rng=step_generator(seed, asked, methods),
         total=total,
         embeddings=None if embeddings is None else np.asarray(embeddings, dtype=np.float32),
+        row_features=None if row_features is None else np.asarray(row_features, dtype=np.float64),
         cold=None if estimator is None else prompts_without_history(estimator),
     )
 

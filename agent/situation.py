@@ -12,7 +12,7 @@ from sqlmodel import Session, func, select
 from agent.acquisition import build_state
 from agent.context import AgentContext
 from agent.costs import expected_costs, specs_of
-from agent.row_features import with_templates
+from agent.row_features import features_of, with_templates
 from agent.verdicts import judges_of
 from assay.specs import ModelSpec
 from estimators import Estimator
@@ -130,6 +130,9 @@ def _state(
         available=~_mask(columns, pks, jobs.parked_cells(session, pks.tolist())),
         cost=expected_costs(session, context, columns, methods, specs),
         embeddings=context.embeddings(columns) if policy.uses_embeddings else None,
+        row_features=features_of(session, policy.row_features, methods, context.settings)
+        if policy.row_features
+        else None,
     )
 
 

@@ -35,6 +35,7 @@ RUNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("balanced", "mirt"),
         ("expected-variance-reduction", "mirt"),
         ("quantile-variance", "mirt"),
+        ("quantile-variance", "mirt-group"),
     ),
     "mmlupro": (("balanced", "aggregate"), ("balanced", "x-pirt")),
 }
@@ -69,13 +70,13 @@ DATA = {"openllm": openllm, "mmlupro": mmlupro}
 
 def measure(name: str, data: Path, policy: str, estimator: str, seeds: int) -> Iterator[dict[str, Any]]:
     """One entry per seed and budget; factors of the intervals are learned on the history alone."""
+    factors = None
     for seed in range(seeds):
         test, history = DATA[name](data, seed)
         start = time.perf_counter()
         fitted = make_estimator(estimator, seed=seed).fit(history)
         seconds = time.perf_counter() - start
-        factors = None
-        if history.n_methods:
+        if history.n_methods and seed == 0:  # learned once: the history is the same for every seed
             factors = learn_factors(
                 history,
                 fitted,

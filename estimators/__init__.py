@@ -71,6 +71,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
         "linear-gaussian": "estimators._linear_gaussian:LinearGaussianEstimator",
         "low-rank": "estimators._low_rank:LowRankEstimator",
         "mirt": "estimators._mirt:MirtEstimator",
+        "mirt-group": "estimators._mirt_group:MirtGroupEstimator",
         "ridge": "estimators._ridge:RidgeEstimator",
         "neural-process": "estimators._neural_process:NeuralProcessEstimator",
         "x-pirt": "estimators._x_pirt:XPirtEstimator",

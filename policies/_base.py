@@ -46,6 +46,7 @@ class PolicyState:
         total: How many cells the study means to acquire in all, known, pending and to come; 0 = not known.
         embeddings: (N, d) prompt vectors, or None.
         cold: (N,) True where a prompt has no history to choose it by; None = all have one.
+        row_features: (R, p) covariates of the rows' templates, or None.
     """
 
     scores: NDArray[np.float64]
@@ -59,6 +60,7 @@ class PolicyState:
     total: int = 0
     embeddings: NDArray[np.float32] | None = None
     cold: BoolArray | None = None
+    row_features: NDArray[np.float64] | None = None
 
     @property
     def candidates(self) -> BoolArray:
@@ -211,6 +213,7 @@ class Policy(ABC):
         design: The simulated design ("random" or "variance-reduction") under which conformal intervals for
             scores that this policy acquires are calibrated.
         uses_embeddings: Whether the prompts' vectors are looked at (they are only made where they are).
+        row_features: Which covariates of the rows' templates are looked at: "embedding", "discrete" or none.
         needs_no_history: Whether it chooses among prompts that nobody has answered as among the others; where
             not, a share of the study is drawn among them for it (`MixedPolicy`).
     """
@@ -219,6 +222,7 @@ class Policy(ABC):
     needs_estimator: ClassVar[bool] = False
     uses_total: ClassVar[bool] = True
     uses_embeddings: ClassVar[bool] = False
+    row_features: ClassVar[str] = ""
     design: ClassVar[str] = "random"
     needs_no_history: ClassVar[bool] = False
 

@@ -143,9 +143,12 @@ def replay_best(
         raise UsageError(f"policy '{policy.name}' cannot name a best method", "use ucb-e or top-two")
     if any(not 0 < share <= 1 for share in shares) or sorted(shares) != list(shares):
         raise UsageError("budgets of the objective 'best' are ascending shares of all cells, in (0, 1]")
-    run = _Run(policy, matrix, estimator, cost, seed, batch or policy.batch)
+    run = None
     for share in shares:
-        run.advance(round(share * matrix.values.size))
+        cells = round(share * matrix.values.size)
+        if run is None or policy.uses_total:  # its choices depend on the budget: each has a run of its own
+            run = _Run(policy, matrix, estimator, cost, seed, batch or policy.batch, cells)
+        run.advance(cells)
         start = time.process_time()
         opinion = policy.recommend(run.state)
         seconds = run.seconds + time.process_time() - start
@@ -169,6 +172,7 @@ class _Run:
         cost: NDArray[np.float64] | None,
         seed: int,
         batch: int,
+        total: int,
     ) -> None:
         self.policy, self.batch = policy, batch
         self.answers = matrix.values.astype(np.float64)
@@ -183,6 +187,7 @@ class _Run:
             dataset_index=matrix.dataset_index,
             estimator=estimator,
             rng=np.random.default_rng(seed),
+            total=total if policy.uses_total else 0,
         )
 
     def advance(self, cells: int) -> None:

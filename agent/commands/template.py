@@ -11,6 +11,8 @@ import typer
 from sqlmodel import Session, col, func, select
 
 from agent.commands._shared import AssayGroup, JsonOption, console, database, print_json, print_rows, say
+from agent.score_table import score_table
+from agent.sensitivity import sensitivity
 from agent.template_variants import generate_variants
 from assay.errors import BadInputError, UsageError
 from assay.specs import read_mapping
@@ -153,6 +155,57 @@ def render(
         print_json({"template": name, "text": text})
     else:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@group.command("sensitivity")
+def sensitivity_(
+    benchmark: Annotated[
+        list[str],
+        typer.Option(
+            help="Benchmark; several are the same prompts scored by judges with different templates."
+        ),
+    ],
+    model: Annotated[
+        list[str] | None, typer.Option(help="Models to compare; default all with scores by every template.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """How much scores and rankings hang on the template: of the prompts, or of the judge.
+
+    With one benchmark the rows are the templates that the models were studied by; with several, the
+    benchmarks, each judged by another template. Shows each model's spread, the share of templates in which
+    the ranking of the models changes, and Kendall's W (1 = the same templates are best for all).
+
+    Example: assay template sensitivity --benchmark qa
+    """
+    with database().read() as session:
+        table, models, rows = score_table(session, benchmark, model or [])
+    found = sensitivity(table, models, rows)
+    if json_:
+        print_json(
+            {
+                "templates": found.templates,
+                "changed_rankings": found.changed,
+                "kendalls_w": found.agreement,
+                "models": [
+                    {"model": name, "low": low, "median": median, "high": high, "spread": high - low}
+                    for name, low, median, high in zip(
+                        found.models,
+                        found.low.tolist(),
+                        found.median.tolist(),
+                        found.high.tolist(),
+                        strict=True,
+                    )
+                ],
+            }
+        )
+        return
+    cells = zip(found.models, found.low, found.median, found.high, found.spread, strict=True)
+    shown = [(name, *(f"{value:.4f}" for value in values)) for name, *values in cells]
+    print_rows("models", ("model", "lowest", "median", "highest", "spread"), shown, empty="")
+    say(f"the ranking of the models changes in {found.changed:.0%} of {len(found.templates)} templates")
+    if found.agreement is not None:
+        say(f"Kendall's W of the models ranking the templates: {found.agreement:.3f}")
 
 
 def _prompt(session: Session, benchmark: str, dataset: str | None, key: str | None) -> Prompt:
