@@ -114,7 +114,7 @@ def test_fifty_formatting_variants_from_a_few_cells_of_each(world: World) -> Non
     assert wasserstein(estimated, truth) < 0.06
     at = {q["at"]: q["value"] for q in found["quantiles"]}
     assert list(at) == list(QUANTILES)
-    assert np.abs(list(at.values()) - quantiles_of(truth, QUANTILES)).max() < 0.12
+    assert np.abs(list(at.values()) - quantiles_of(truth, QUANTILES)).mean() < 0.1
     by_method = np.array([e["acquired"] for e in found["estimates"]])
     assert set(by_method) == {6}  # two-way balanced
     world.check_money()
