@@ -144,6 +144,13 @@ class Estimator(ABC):
         """`params` with what `fit` chose in place of "auto": a refit need not choose again."""
         return self.params()
 
+    def alternatives(self) -> list[dict[str, Any]]:
+        """Settled parameters worth comparing where another estimator is put around this one; own ones first.
+
+        What is best alone need not be best under a correction.
+        """
+        return [self.settled_params()]
+
     def findings(self) -> dict[str, Any]:
         """What a fit found out that people may want to read (JSON-able), such as what was chosen and why."""
         return {}

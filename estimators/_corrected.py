@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +28,28 @@ FEWEST_ROWS = 20  # fewer history rows teach no correction
 FOLDS = 5
 
 
+@dataclass(frozen=True)
+class _Learned:
+    """What is learned around one base.
+
+    Attributes:
+        centre: (N,) mean of the imputed rows.
+        axes: (N, w) their principal axes: distances along these are distances without most of the noise.
+        frequency: (designs, N) how often each design picks each prompt, as shares.
+        corrections: One per design, then count.
+    """
+
+    centre: NDArray[np.float64]
+    axes: NDArray[np.float32]
+    frequency: NDArray[np.float64]
+    corrections: list[KernelCorrection]
+
+    @property
+    def loss(self) -> float:
+        """Mean logarithm of the corrected held-out error: a tenth less counts the same at every count."""
+        return float(np.mean([np.log(max(one.error, 1e-12)) for one in self.corrections or []] or [0.0]))
+
+
 class CorrectedEstimator(EstimatorAround):
     """`corrected:<base>`: the base's benchmark score plus what it tends to be off for rows like this one.
 
@@ -38,7 +61,8 @@ class CorrectedEstimator(EstimatorAround):
     One correction is learned per way of acquiring and number of scores; in between they are interpolated. A
     row takes those of the way under which its set of prompts is likelier. Errors are learned per unseen
     weight and multiplied by it again, so that a complete row is never corrected. Predictions of single
-    prompts are the base's.
+    prompts are the base's. A base that chooses its own size is also tried smaller (`Estimator.alternatives`):
+    the correction makes up for what the smaller one misses, and profits from its steadier predictions.
 
     Args:
         base: Name of the estimator to correct.
@@ -88,45 +112,55 @@ class CorrectedEstimator(EstimatorAround):
         self.designs_ = list(DESIGNS) if self.designs is None else self.designs
         if not self.designs_ or not set(self.designs_) <= set(DESIGNS):
             raise BadInputError(f"designs must be some of {', '.join(DESIGNS)}, got {self.designs_}")
-        same = warm_start is not None and warm_start.base == self.base
+        start = warm_start.base_ if warm_start is not None and warm_start.base == self.base else None
         self.base_: Estimator = self._make_base(self.base_params)
-        self.base_.fit(history, warm_start=warm_start.base_ if same and warm_start is not None else None)
+        self.base_.fit(history, warm_start=start)
         n = history.n_prompts
         self.counts_ = np.array([c for c in COUNTS if c <= n // 2] or [max(1, n // 2)])
         rows = history.rows(np.flatnonzero(history.observed.any(axis=1)))
-        self._learn(rows)
+        own = self.base_.settled_params()
+        tried = self.base_.alternatives() if start is None and rows.n_methods >= FEWEST_ROWS else [own]
+        self._learn(rows, tried)
+        if self._settled_base != own:
+            self.base_ = self._make_base(self._settled_base).fit(history)
 
-    def _learn(self, history: ScoreMatrix) -> None:
+    def _learn(self, history: ScoreMatrix, tried: list[dict[str, Any]]) -> None:
+        """Learn the corrections around each of the bases that are tried, and keep those with least error."""
+        least = np.inf
+        for settled in tried:
+            learned = self._learn_around(history, settled)
+            if learned.loss < least or len(tried) == 1:
+                least, self._settled_base = learned.loss, settled
+                self._keep(learned)
+
+    def _keep(self, learned: _Learned) -> None:
+        self.centre_, self.axes_, self.frequency_ = learned.centre, learned.axes, learned.frequency
+        self.corrections_ = learned.corrections
+
+    def _learn_around(self, history: ScoreMatrix, settled: dict[str, Any]) -> _Learned:
         """Collect imputed rows and errors of held-out rows, then learn a correction per design and count."""
         n = history.n_prompts
-        self.centre_: NDArray[np.float64] = np.zeros(n)
-        self.axes_: NDArray[np.float32] = np.zeros((n, 1), dtype=np.float32)
-        self.frequency_: NDArray[np.float64] = np.full((len(self.designs_), n), 1.0 / n)
-        self.corrections_: list[KernelCorrection] = []
         if history.n_methods < FEWEST_ROWS:
-            return
-        cells = self._held_out(history)  # per design and count: imputed rows, errors, deviations
+            frequency = np.full((len(self.designs_), n), 1.0 / n)
+            return _Learned(np.zeros(n), np.zeros((n, 1), dtype=np.float32), frequency, [])
+        cells, frequency = self._held_out(history, settled)
         pooled = np.concatenate([imputed for imputed, _, _ in cells])
         rng = np.random.default_rng(self.seed)
-        self._set_axes(pooled[np.sort(rng.permutation(len(pooled))[:2000])])
-        self.corrections_ = [
-            fit_correction(self._features(imputed), error, std, rng) for imputed, error, std in cells
+        centre, axes = _axes(pooled[np.sort(rng.permutation(len(pooled))[:2000])])
+        corrections = [
+            fit_correction(_features(imputed, centre, axes), error, std, rng) for imputed, error, std in cells
         ]
+        return _Learned(centre, axes, frequency, corrections)
 
-    def _set_axes(self, imputed: NDArray[np.float64]) -> None:
-        """Principal axes of imputed rows; distances along them are distances without most of the noise."""
-        self.centre_ = imputed.mean(axis=0)
-        _, _, right = np.linalg.svd(imputed - self.centre_, full_matrices=False)
-        self.axes_ = np.ascontiguousarray(right[:WIDTH].T.astype(np.float32))
+    def _held_out(
+        self, history: ScoreMatrix, settled: dict[str, Any]
+    ) -> tuple[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]], NDArray[np.float64]]:
+        """For each design, then count: imputed rows (M, N), errors and deviations (M,) per unseen weight.
 
-    def _features(self, imputed: NDArray[np.float64]) -> NDArray[np.float32]:
-        return (imputed - self.centre_).astype(np.float32) @ self.axes_
-
-    def _held_out(self, history: ScoreMatrix) -> list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-        """For each design, then count: imputed rows (M, N), errors and deviations (M,) per unseen weight."""
+        And how often each design picked each prompt (designs, N), as shares.
+        """
         cells: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in self.designs_ for _ in self.counts_]
         picked = np.ones((len(self.designs_), history.n_prompts))
-        settled = self.base_.settled_params()
         for train, test in row_folds(history.n_methods, self.seed, folds=FOLDS, every=True):
             base = self._make_base(settled).fit(history.rows(train))
             truth = history.values[test].astype(np.float64)
@@ -136,8 +170,8 @@ class CorrectedEstimator(EstimatorAround):
                 for c, seen in enumerate(simulate(design, base, truth, self.counts_.tolist(), rng)):
                     cells[d * len(self.counts_) + c].append(self._errors(base, seen, target))
                 picked[d] += (~np.isnan(seen)).sum(axis=0)
-        self.frequency_ = picked / picked.sum(axis=1, keepdims=True)
-        return [tuple(np.concatenate(column) for column in zip(*cell, strict=True)) for cell in cells]  # type: ignore[misc]
+        joined = [tuple(np.concatenate(column) for column in zip(*cell, strict=True)) for cell in cells]
+        return joined, picked / picked.sum(axis=1, keepdims=True)  # type: ignore[return-value]
 
     def _errors(
         self, base: Estimator, seen: NDArray[np.float64], target: NDArray[np.float64]
@@ -163,7 +197,7 @@ class CorrectedEstimator(EstimatorAround):
 
     def _correction(self, observed: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Correction per unseen weight and factor of the deviation, each (B,)."""
-        features = self._features(self.predict(observed).mean)
+        features = _features(self.predict(observed).mean, self.centre_, self.axes_)
         seen = ~np.isnan(observed)
         design = (seen @ np.log(self.frequency_).T).argmax(axis=1)
         shift, scale = np.zeros(len(observed)), np.ones(len(observed))
@@ -187,7 +221,7 @@ class CorrectedEstimator(EstimatorAround):
         for i, correction in enumerate(self.corrections_):
             learned[f"features.{i}"] = correction.features
             learned[f"coefficients.{i}"] = correction.coefficients
-            learned[f"scale.{i}"] = np.array([correction.bandwidth, correction.spread])
+            learned[f"scale.{i}"] = np.array([correction.bandwidth, correction.spread, correction.power])
         return {**learned, **{f"base.{key}": value for key, value in self.base_._arrays().items()}}
 
     def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
@@ -196,12 +230,24 @@ class CorrectedEstimator(EstimatorAround):
         self.corrections_ = []
         while f"scale.{len(self.corrections_)}" in arrays:
             i = len(self.corrections_)
-            bandwidth, spread = arrays[f"scale.{i}"].tolist()
-            self.corrections_.append(
-                KernelCorrection(arrays[f"features.{i}"], arrays[f"coefficients.{i}"], bandwidth, spread)
-            )
+            bandwidth, spread, power = arrays[f"scale.{i}"].tolist()
+            known, coefficients = arrays[f"features.{i}"], arrays[f"coefficients.{i}"]
+            self.corrections_.append(KernelCorrection(known, coefficients, bandwidth, spread, int(power)))
         self.base_ = self._make_base(self.base_params)
         restore_inside(self, self.base_, arrays, "base.")
+
+
+def _axes(imputed: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Centre and leading principal axes of imputed rows."""
+    centre = imputed.mean(axis=0)
+    _, _, right = np.linalg.svd(imputed - centre, full_matrices=False)
+    return centre, np.ascontiguousarray(right[:WIDTH].T.astype(np.float32))
+
+
+def _features(
+    imputed: NDArray[np.float64], centre: NDArray[np.float64], axes: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    return (imputed - centre).astype(np.float32) @ axes
 
 
 def restore_inside(outer: Estimator, inner: Estimator, arrays: dict[str, NDArray[Any]], prefix: str) -> None:

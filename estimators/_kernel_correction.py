@@ -11,30 +11,36 @@ from numpy.typing import NDArray
 __all__ = ["KernelCorrection", "fit_correction"]
 
 Array = NDArray[Any]
-BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the median squared distance
+# (power of the distance, width as a share of the median distance to that power)
+KERNELS = ((2, 0.125), (2, 0.25), (2, 0.5), (2, 1.0), (2, 2.0), (1, 0.25), (1, 0.5), (1, 1.0))
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 CHOOSING_ROWS = 700
 
 
 @dataclass(frozen=True)
 class KernelCorrection:
-    """f(x) = sum_i coefficient_i exp(-|x - features_i|^2 / bandwidth).
+    """f(x) = sum_i coefficient_i exp(-|x - features_i|^power / bandwidth).
 
     Attributes:
         features: (n, w) features of the history rows.
         coefficients: (n,) all 0 where no setting predicted held-out residuals better than nothing.
-        bandwidth: Squared distance over which the kernel falls to 1 / e.
+        bandwidth: Distance to the power `power` over which the kernel falls to 1 / e.
         spread: Root mean square of corrected held-out residuals over the estimator's own deviations.
+        power: 2 for the Gaussian kernel, 1 for the exponential one (rougher functions).
+        error: Root mean square of the corrected held-out residuals.
     """
 
     features: Array
     coefficients: Array
     bandwidth: float
     spread: float
+    power: int = 2
+    error: float = float("nan")
 
     def __call__(self, features: Array) -> Array:
         """(B,) corrections of B rows (B, w)."""
-        return np.asarray(_kernel(features, self.features, self.bandwidth) @ self.coefficients)
+        distances = _squared_distances(features, self.features)
+        return np.asarray(_kernel(distances, self.power, self.bandwidth) @ self.coefficients)
 
 
 def fit_correction(
@@ -49,19 +55,21 @@ def fit_correction(
         rng: Draws the rows that settings are chosen on, where there are many.
     """
     chosen = np.sort(rng.permutation(len(features))[:CHOOSING_ROWS])
-    part, target = features[chosen], residual[chosen]
-    best, ridge, bandwidth = target, np.inf, 1.0
-    for factor in BANDWIDTHS:
-        width = factor * _median_distance(part)
-        for candidate, left in _left_out(_kernel(part, part, width), target).items():
+    target = residual[chosen]
+    near = _squared_distances(features[chosen], features[chosen])
+    best, ridge, bandwidth, power = target, np.inf, 1.0, 2
+    for kind, share in KERNELS:
+        width = share * _median(near) ** (kind / 2)
+        for candidate, left in _left_out(_kernel(near, kind, width), target).items():
             if (left**2).sum() < (best**2).sum():
-                best, ridge, bandwidth = left, candidate, width
+                best, ridge, bandwidth, power = left, candidate, width, kind
     spread = float(np.sqrt(np.mean((best / np.maximum(std[chosen], 1e-6)) ** 2)))
     coefficients: Array = np.zeros(len(features))
     if np.isfinite(ridge):
-        kernel = _kernel(features, features, bandwidth)
+        kernel = _kernel(_squared_distances(features, features), power, bandwidth)
         coefficients = np.linalg.solve(kernel + ridge * np.eye(len(kernel)), residual)
-    return KernelCorrection(features, coefficients, bandwidth, spread)
+    error = float(np.sqrt(np.mean(best**2)))
+    return KernelCorrection(features, coefficients, bandwidth, spread, power, error)
 
 
 def _left_out(kernel: Array, target: Array) -> dict[float, Array]:
@@ -74,8 +82,9 @@ def _left_out(kernel: Array, target: Array) -> dict[float, Array]:
     }
 
 
-def _kernel(left: Array, right: Array, bandwidth: float) -> Array:
-    return np.asarray(np.exp(-_squared_distances(left, right) / bandwidth))
+def _kernel(squares: Array, power: int, bandwidth: float) -> Array:
+    """The kernel's values at squared distances."""
+    return np.asarray(np.exp(-(squares if power == 2 else np.sqrt(squares)) / bandwidth))
 
 
 def _squared_distances(left: Array, right: Array) -> Array:
@@ -84,5 +93,5 @@ def _squared_distances(left: Array, right: Array) -> Array:
     return np.asarray(np.maximum(squares, 0.0))
 
 
-def _median_distance(features: Array) -> float:
-    return max(float(np.median(_squared_distances(features, features))), 1e-6)
+def _median(squares: Array) -> float:
+    return max(float(np.median(squares)), 1e-6)

@@ -20,6 +20,7 @@ __all__ = ["MirtEstimator"]
 
 DIMENSIONS = (1, 2, 4, 8, 16)
 ROWS_PER_DIMENSION = 5
+LEANER = 0.6  # share of the dimensions that a correction around the model is tried with
 SHARES = (0.05, 0.15)  # of the prompts seen, where numbers of dimensions are compared
 CHOOSING_ROWS, CHOOSING_PROMPTS, CHOOSING_SWEEPS = 1500, 3000, 15
 
@@ -63,6 +64,11 @@ class MirtEstimator(Estimator):
     def settled_params(self) -> dict[str, Any]:
         """See `Estimator.settled_params`."""
         return {**self.params(), "dimensions": self.model_.dimensions}
+
+    def alternatives(self) -> list[dict[str, Any]]:
+        """See `Estimator.alternatives`: also fewer dimensions, which leave more to a correction."""
+        own, fewer = self.settled_params(), round(LEANER * self.model_.dimensions)
+        return [own, {**own, "dimensions": fewer}] if self.dimensions == "auto" and fewer > 1 else [own]
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
         if self.dimensions != "auto" and self.dimensions < 1:
