@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from assay.errors import BadInputError
 from assay.matrix import ScoreMatrix
@@ -18,6 +17,7 @@ from estimators._base import (
 from estimators._corrected import restore_inside
 from estimators._designs import DESIGNS, simulate
 from estimators._folds import known_scores, row_folds
+from estimators._scoring import ranked_probability_score
 
 __all__ = ["AutoEstimator"]
 
@@ -195,21 +195,6 @@ def _built(name: str, params: dict[str, Any] | None = None) -> Estimator:
     from estimators import make_estimator
 
     return make_estimator(name, **(params or {}))
-
-
-def ranked_probability_score(error: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Continuous ranked probability score of normal predictions (Gneiting and Raftery 2007, eq. 21).
-
-    Args:
-        error: Truth minus mean, of either sign.
-        std: Standard deviations; 0 gives the absolute error.
-    """
-    scale = np.maximum(std, 1e-9)
-    z = error / scale
-    score = scale * (
-        z * (2.0 * ndtr(z) - 1.0) + np.exp(-0.5 * z**2) * np.sqrt(2.0 / np.pi) - 1.0 / np.sqrt(np.pi)
-    )
-    return np.asarray(score)
 
 
 def _beyond_chance(worse: NDArray[np.float64], better: NDArray[np.float64]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,16 +14,26 @@ from estimators._base import Estimator, Linearization, Prediction, ScoreEstimate
 from estimators._draws import binary_prompts, draw_scores
 from estimators._factor_analysis import FactorModel, factor_posterior, fit_factors
 from estimators._folds import hide_at_random, row_folds
-from estimators._shrunk_covariance import shrunk_covariance
+from estimators._scoring import ranked_probability_score
+from estimators._shrunk_covariance import SHRINKAGES, USUAL, Shrinkage, shrunk_covariance
 
 __all__ = ["LinearGaussianEstimator"]
 
 RANKS = (2, 4, 8, 16, 32, 64)
 FEW_ROWS = 200  # up to here, "full" is a candidate too
 SHARES = (0.05, 0.15)  # of the prompts seen, where ranks are compared
+FEW_MASKS, MANY_MASKS = 8, 1  # draws of each share: with few rows one draw says little
 
 
 Rank = int | Literal["full"]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A candidate: factors of a rank, or the sample covariance shrunk in some way."""
+
+    rank: Rank
+    shrinkage: Shrinkage = USUAL
 
 
 class LinearGaussianEstimator(Estimator):
@@ -34,71 +45,100 @@ class LinearGaussianEstimator(Estimator):
 
     Args:
         rank: Latent dimensions of a factor analysis; or "full": the shrunk sample covariance, for few rows;
-            or "auto": whichever has the least error of the benchmark score on held-out history rows of which
-            a random share of the prompts is seen.
+            or "auto": whichever has the least loss (ranked probability score of the benchmark score) on
+            held-out history rows of which a random share of the prompts is seen.
+        shrinkage: Of "full": its two shares (`Shrinkage`), or "auto": chosen in the same way.
         sweeps: Most EM sweeps.
         seed: Seed of the random masks that "auto" compares ranks on.
     """
 
     name: ClassVar[str] = "linear-gaussian"
 
-    def __init__(self, *, rank: Rank | Literal["auto"] = "auto", sweeps: int = 60, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        rank: Rank | Literal["auto"] = "auto",
+        shrinkage: list[float] | Literal["auto"] = "auto",
+        sweeps: int = 60,
+        seed: int = 0,
+    ) -> None:
         super().__init__(seed=seed)
         self.rank = rank
+        self.shrinkage = shrinkage
         self.sweeps = sweeps
 
     def params(self) -> dict[str, Any]:
         """See `Estimator.params`."""
-        return {"rank": self.rank, "sweeps": self.sweeps, "seed": self.seed}
+        return {"rank": self.rank, "shrinkage": self.shrinkage, "sweeps": self.sweeps, "seed": self.seed}
 
     def settled_params(self) -> dict[str, Any]:
         """See `Estimator.settled_params`."""
-        return {**self.params(), "rank": self.rank_}
+        shrinkage = list(self.choice_.shrinkage)
+        return {**self.params(), "rank": self.choice_.rank, "shrinkage": shrinkage}
 
     def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
-        if not isinstance(self.rank, str) and self.rank < 1:
-            raise BadInputError(f"the rank must be 1 or more, 'full' or 'auto', got {self.rank}")
+        self._check()
         self.binary_: BoolArray = binary_prompts(history)
         values = _with_scores(history.values)
-        self.rank_: Rank = self._rank(values, warm_start)
-        start = None if warm_start is None or warm_start.rank_ != self.rank_ else warm_start.model_
-        self.model_: FactorModel = self._model(values, self.rank_, self.sweeps, start)
+        self.choice_ = self._choose(values, warm_start)
+        start = None if warm_start is None or warm_start.choice_ != self.choice_ else warm_start.model_
+        self.model_: FactorModel = self._model(values, self.choice_, self.sweeps, start)
 
-    def _rank(self, values: NDArray[np.float64], warm_start: Self | None) -> Rank:
+    def _check(self) -> None:
+        if not isinstance(self.rank, str) and self.rank < 1:
+            raise BadInputError(f"the rank must be 1 or more, 'full' or 'auto', got {self.rank}")
+        if self.shrinkage != "auto" and (len(self.shrinkage) != 2 or min(self.shrinkage) <= 0):
+            raise BadInputError(f"the shrinkage is two positive shares or 'auto', got {self.shrinkage}")
+
+    def _choose(self, values: NDArray[np.float64], warm_start: Self | None) -> _Choice:
+        candidates = self._candidates(len(values))
+        if len(candidates) == 1:
+            return candidates[0]
+        if warm_start is not None and len(values) > FEW_ROWS:
+            return warm_start.choice_
+        return candidates[int(np.argmin(self._losses(candidates, values)))]
+
+    def _candidates(self, n_rows: int) -> list[_Choice]:
+        shrunk = [
+            _Choice("full", shrinkage)
+            for shrinkage in (SHRINKAGES if self.shrinkage == "auto" else [Shrinkage(*self.shrinkage)])
+        ]
+        if self.rank == "full":
+            return shrunk if n_rows > 1 else shrunk[:1]
         if self.rank != "auto":
-            return self.rank
-        few = len(values) <= FEW_ROWS
-        return warm_start.rank_ if warm_start is not None and not few else self._choose_rank(values)
+            return [_Choice(self.rank)]
+        factors = [_Choice(rank) for rank in RANKS if rank <= n_rows // 4]
+        return [*shrunk, *factors] if 1 < n_rows <= FEW_ROWS else factors or shrunk[:1]
 
     def _model(
-        self, values: NDArray[np.float64], rank: Rank, sweeps: int, start: FactorModel | None = None
+        self, values: NDArray[np.float64], choice: _Choice, sweeps: int, start: FactorModel | None = None
     ) -> FactorModel:
-        if rank == "full":
-            return shrunk_covariance(values, self.dataset_index_)
-        return fit_factors(values, rank, self.dataset_index_, sweeps=sweeps, start=start)
+        if choice.rank == "full":
+            return shrunk_covariance(values, self.dataset_index_, choice.shrinkage)
+        return fit_factors(values, choice.rank, self.dataset_index_, sweeps=sweeps, start=start)
 
-    def _choose_rank(self, values: NDArray[np.float64]) -> Rank:
-        """The rank with the least mean absolute error of the benchmark score on held-out rows."""
-        candidates: list[Rank] = [rank for rank in RANKS if rank <= len(values) // 4]
-        if len(values) <= FEW_ROWS:
-            candidates.insert(0, "full")
-        if len(candidates) < 2:
-            return candidates[0]
-        errors = np.zeros(len(candidates))
+    def _losses(self, candidates: list[_Choice], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Loss of each candidate's benchmark score on held-out rows."""
+        losses = np.zeros(len(candidates))
+        masks = FEW_MASKS if len(values) <= FEW_ROWS else MANY_MASKS
         for train, test in row_folds(len(values), self.seed):
-            masked = [hide_at_random(values[test], share, self.seed) for share in SHARES]
-            for i, rank in enumerate(candidates):
-                model = self._model(values[train], rank, self.sweeps // 4)
-                errors[i] += sum(self._error(model, values[test], seen) for seen in masked)
-        return candidates[int(np.argmin(errors))]
+            masked = [
+                hide_at_random(values[test], share, self.seed + i) for share in SHARES for i in range(masks)
+            ]
+            for i, choice in enumerate(candidates):
+                model = self._model(values[train], choice, self.sweeps // 4)
+                losses[i] += sum(self._loss(model, values[test], seen) for seen in masked)
+        return losses
 
-    def _error(self, model: FactorModel, truth: NDArray[np.float64], seen: NDArray[np.float64]) -> float:
-        """Sum over rows of the absolute error of the weighted mean over the prompts that have a truth."""
-        weights = np.where(np.isnan(truth), 0.0, self.weights_)
-        latent, _ = factor_posterior(model, seen)
-        error = np.nan_to_num(truth) - (model.mean + latent @ model.loadings.T)
-        error[~np.isnan(seen)] = 0.0
-        return float(np.abs((error * weights).sum(axis=1)).sum())
+    def _loss(self, model: FactorModel, truth: NDArray[np.float64], seen: NDArray[np.float64]) -> float:
+        """Sum over rows of the loss of the weighted mean over the prompts that have a truth."""
+        hidden = ~np.isnan(truth) & np.isnan(seen)
+        weights = np.where(hidden, self.weights_, 0.0)
+        latent, covariance = factor_posterior(model, seen)
+        error = (np.where(hidden, truth - (model.mean + latent @ model.loadings.T), 0.0) * weights).sum(
+            axis=1
+        )
+        return float(ranked_probability_score(error, _deviation(model, covariance, weights)).sum())
 
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`; means are clipped to [0, 1]."""
@@ -130,9 +170,8 @@ class LinearGaussianEstimator(Estimator):
         unseen = np.isnan(observed)
         mean = np.where(unseen, self.model_.mean + latent @ self.model_.loadings.T, observed)
         weights = np.where(unseen, self.weights_, 0.0)
-        slope = weights @ self.model_.loadings  # (B, r)
-        variance = weights**2 @ self.model_.noise + np.einsum("br,brs,bs->b", slope, covariance, slope)
-        return ScoreEstimate(np.clip(mean @ self.weights_, 0.0, 1.0), np.sqrt(variance))
+        deviation = _deviation(self.model_, covariance, weights)
+        return ScoreEstimate(np.clip(mean @ self.weights_, 0.0, 1.0), deviation)
 
     def linearize(self, observed: FloatArray) -> Linearization:
         """See `SupportsLinearization`; exact for this estimator."""
@@ -156,19 +195,29 @@ class LinearGaussianEstimator(Estimator):
             "loadings": self.model_.loadings,
             "noise": self.model_.noise,
             "binary": self.binary_,
-            "rank": np.array(0 if self.rank_ == "full" else self.rank_),
+            "rank": np.array(0 if self.choice_.rank == "full" else self.choice_.rank),
+            "shrinkage": np.array(self.choice_.shrinkage),
         }
 
     def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         self.model_ = FactorModel(arrays["mean"], arrays["loadings"], arrays["noise"])
         self.binary_ = arrays["binary"]
-        self.rank_ = int(arrays["rank"].item()) or "full"
+        self.choice_ = _Choice(int(arrays["rank"].item()) or "full", Shrinkage(*arrays["shrinkage"].tolist()))
 
 
 def _with_scores(values: FloatArray) -> NDArray[np.float64]:
     """The rows that have any score, as float64."""
     kept: NDArray[np.float64] = values[~np.isnan(values).all(axis=1)].astype(np.float64)
     return kept
+
+
+def _deviation(
+    model: FactorModel, covariance: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(B,) standard deviation of each row's sum of hidden scores times `weights` (B, N; 0 where seen)."""
+    slope = weights @ model.loadings  # (B, r)
+    shared = np.einsum("br,brs,bs->b", slope, covariance, slope)
+    return np.asarray(np.sqrt(weights**2 @ model.noise + shared))
 
 
 def _quadratic(loadings: FloatArray, covariance: FloatArray) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from scipy.special import ndtr
 from assay.errors import BadInputError
 from estimators import make_estimator
 from estimators._artifact import load_estimator
-from estimators._auto import ranked_probability_score
+from estimators._scoring import ranked_probability_score
 from tests.data import real_matrix
 from tests.estimators.matrices import partly, planted
 
