@@ -155,6 +155,7 @@ def _failure(session: Session, study: Study, benchmark: Benchmark) -> str | None
         .where(
             EstimatorVersion.benchmark_id == benchmark.id,
             EstimatorVersion.estimator == study.estimator,
+            EstimatorVersion.policy == "",
             EstimatorVersion.state == VersionState.FAILED,
         )
         .order_by(col(EstimatorVersion.id).desc())

@@ -6,7 +6,7 @@ Everything here can be thrown away at any moment; the database says what is true
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,10 +15,18 @@ from numpy.typing import NDArray
 from sqlmodel import Session, col, func, select
 
 from agent.lengths import AnswerLengths
+from assay.errors import UsageError
 from assay.settings import Settings
 from estimators import Estimator, load_estimator
 from estimators.intervals import ConformalIntervals
-from policies import MixedPolicy, Policy, SupportsRecommendation, make_policy
+from policies import (
+    POLICIES,
+    MixedPolicy,
+    Policy,
+    SupportsRecommendation,
+    SupportsTraining,
+    make_policy,
+)
 from storage import versions
 from storage.database import Database
 from storage.matrices import BenchmarkColumns, load_columns, load_matrix
@@ -65,7 +73,7 @@ class AgentContext:
     _embeddings: _Recent[tuple[int, int], NDArray[np.float32]] = field(default_factory=_Recent)
     _estimators: _Recent[int, Estimator] = field(default_factory=_Recent)
     _intervals: _Recent[int, dict[str, ConformalIntervals]] = field(default_factory=_Recent)
-    _policies: _Recent[tuple[str, str, int, int], Policy] = field(default_factory=_Recent)
+    _policies: _Recent[tuple[str, str, int, int, int], Policy] = field(default_factory=_Recent)
 
     def columns(self, session: Session, benchmark: Benchmark) -> BenchmarkColumns:
         """The benchmark's columns, read again when its prompts changed."""
@@ -116,17 +124,54 @@ class AgentContext:
         return self._intervals[version_id]
 
     def policy(self, session: Session, study: Study, version: EstimatorVersion) -> Policy:
-        """The study's policy, prepared for the version's history."""
+        """The study's policy, prepared for the version's history; a learned one as its champion stands.
+
+        Raises:
+            UsageError: The policy must be trained first.
+        """
         assert version.id is not None
+        learned = self._learned(session, study.policy, study.policy_params, version)
         params = json.dumps(study.policy_params, sort_keys=True)
-        key = (study.policy, params, study.seed, version.id)
+        key = (study.policy, params, study.seed, version.id, learned or 0)
         if key not in self._policies:
             policy = make_policy(study.policy, seed=study.seed, **study.policy_params)
+            self.restore_policy(session, policy, version, study.policy_params)
             self._prepare(session, policy, version)
             if not isinstance(policy, SupportsRecommendation):
                 policy = MixedPolicy(policy, share=self.settings.cold_share)
             self._policies[key] = policy
         return self._policies[key]
+
+    def restore_policy(
+        self,
+        session: Session,
+        policy: Policy,
+        version: EstimatorVersion,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Load what a learned policy has learned; nothing where it is not one.
+
+        Raises:
+            UsageError: It was not trained yet for this benchmark and estimator.
+        """
+        learned = self._learned(session, policy.name, dict(params or {}), version)
+        if learned is not None and isinstance(policy, SupportsTraining):
+            policy.restore(versions.artifact_folder(session, learned, self.settings.cache_dir))
+
+    def _learned(
+        self, session: Session, name: str, params: dict[str, Any], version: EstimatorVersion
+    ) -> int | None:
+        """The champion of a learned policy; None for a policy that is not learned."""
+        if not issubclass(POLICIES.get(name), SupportsTraining):
+            return None
+        champion = versions.champion(session, version.benchmark_id, version.estimator, params, policy=name)
+        if champion is None:
+            benchmark = session.get_one(Benchmark, version.benchmark_id).name
+            raise UsageError(
+                f"policy '{name}' has not been trained on '{benchmark}' with estimator '{version.estimator}'",
+                f"train it: assay retrain {benchmark} --policy {name} --estimator {version.estimator} --wait",
+            )
+        return champion.id
 
     def _prepare(self, session: Session, policy: Policy, version: EstimatorVersion) -> None:
         if type(policy).prepare is Policy.prepare:

@@ -93,6 +93,7 @@ def _widths(
         return [None] * len(budgets)
     estimator = context.estimator(session, version.id)
     policy = make_policy(policy_name)
+    context.restore_policy(session, policy, version)
     history = load_matrix(session, benchmark, context.settings.cache_dir).matrix
     rows = _rehearsal_rows(history, version)
     if rows is None:

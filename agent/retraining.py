@@ -31,8 +31,17 @@ def want_due(session: Session, settings: Settings) -> list[int]:
     for champion in versions.champions(session):
         benchmark = session.get_one(Benchmark, champion.benchmark_id)
         reason = why_due(session, settings, benchmark, champion)
+        if champion.policy and versions.usable(session, benchmark, champion.estimator, {}) is None:
+            continue  # its estimator comes first
         if reason is not None and not _tried_since(session, champion):
-            version = versions.want(session, benchmark, champion.estimator, champion.params, reason=reason)
+            version = versions.want(
+                session,
+                benchmark,
+                champion.estimator,
+                champion.params,
+                policy=champion.policy,
+                reason=reason,
+            )
             assert version.id is not None
             asked.append(version.id)
     return asked

@@ -86,7 +86,8 @@ class Sweeper:
             reason = f"its trainer stopped answering, {version.attempts} times"
             failed = versions.fail(session, version_id, reason)
             if failed:
-                emit(session, "estimator.failed", {**about, "estimator": version.estimator, "reason": reason})
+                kind = "policy.failed" if version.policy else "estimator.failed"
+                emit(session, kind, {**about, "estimator": version.estimator, "reason": reason})
         return failed
 
     def _send_training(self) -> None:

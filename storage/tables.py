@@ -505,11 +505,15 @@ class VersionState(StrEnum):
 
 
 class EstimatorVersion(SQLModel, table=True):
-    """A fitted estimator of a benchmark: what it learned from, how it did, where it stands."""
+    """A fitted estimator of a benchmark: what it learned from, how it did, where it stands.
+
+    With a policy named, the version is that learned policy, trained to work with the estimator's champion.
+    """
 
     id: int | None = Field(default=None, primary_key=True)
     benchmark_id: int = Field(foreign_key="benchmark.id", index=True)
     estimator: str
+    policy: str = ""
     params: dict[str, Any] = _json()
     state: str = VersionState.WANTED
     parent_id: int | None = Field(default=None, foreign_key="estimatorversion.id")

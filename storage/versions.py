@@ -1,4 +1,4 @@
-"""Estimator versions and their artifacts.
+"""Versions of estimators, and of policies learned on top of them, and their artifacts.
 
 An artifact is stored together with the state that makes its version usable, in one transaction: a version is
 either complete or not there. The artifact's folder on disk is a cache.
@@ -43,6 +43,7 @@ def usable(
         .where(
             EstimatorVersion.benchmark_id == benchmark.id,
             EstimatorVersion.estimator == estimator,
+            EstimatorVersion.policy == "",
             EstimatorVersion.prompts_revision == benchmark.prompts_revision,
             EstimatorVersion.state == VersionState.CHAMPION,
         )
@@ -57,13 +58,25 @@ def want(
     estimator: str,
     params: dict[str, Any],
     *,
+    policy: str = "",
     warm: bool = True,
     reason: str = "",
 ) -> EstimatorVersion:
-    """Ask for a version to be fitted, from the champion on where `warm`; an open request is reused."""
+    """Ask for a version to be fitted, from the champion on where `warm`; an open request is reused.
+
+    Args:
+        session: A writing session.
+        benchmark: What it is for.
+        estimator: Its estimator.
+        params: Parameters of the estimator, or of the policy.
+        policy: Learned policy to train for the estimator's champion; "" = fit the estimator itself.
+        warm: Whether to start from the present champion.
+        reason: Why it is wanted.
+    """
     query = select(EstimatorVersion).where(
         EstimatorVersion.benchmark_id == benchmark.id,
         EstimatorVersion.estimator == estimator,
+        EstimatorVersion.policy == policy,
         EstimatorVersion.prompts_revision == benchmark.prompts_revision,
         col(EstimatorVersion.state).in_([VersionState.WANTED, VersionState.TRAINING]),
     )
@@ -71,10 +84,11 @@ def want(
         if version.params == params:
             return version
     assert benchmark.id is not None
-    parent = champion(session, benchmark.id, estimator, params) if warm else None
+    parent = champion(session, benchmark.id, estimator, params, policy=policy) if warm else None
     version = EstimatorVersion(
         benchmark_id=benchmark.id,
         estimator=estimator,
+        policy=policy,
         params=params,
         parent_id=parent.id if parent else None,
         prompts_revision=benchmark.prompts_revision,
@@ -143,14 +157,15 @@ def _other_is_training(session: Session, version_id: int) -> bool:
 
 
 def champion(
-    session: Session, benchmark_id: int, estimator: str, params: dict[str, Any]
+    session: Session, benchmark_id: int, estimator: str, params: dict[str, Any], *, policy: str = ""
 ) -> EstimatorVersion | None:
-    """The newest champion of an estimator on a benchmark, whatever prompts it was fitted for."""
+    """The newest champion of an estimator (or of a policy for it), whatever prompts it was fitted for."""
     query = (
         select(EstimatorVersion)
         .where(
             EstimatorVersion.benchmark_id == benchmark_id,
             EstimatorVersion.estimator == estimator,
+            EstimatorVersion.policy == policy,
             EstimatorVersion.state == VersionState.CHAMPION,
         )
         .order_by(col(EstimatorVersion.id).desc())
@@ -165,7 +180,7 @@ def champions(session: Session) -> list[EstimatorVersion]:
 
 
 def crown(session: Session, version_id: int, reason: str) -> None:
-    """Make a version with an artifact the champion; the present one of the same estimator retires.
+    """Make a version with an artifact the champion; the present one of the same kind retires.
 
     Raises:
         ConflictError: It has no artifact.
@@ -174,13 +189,17 @@ def crown(session: Session, version_id: int, reason: str) -> None:
     if session.exec(select(Artifact.name).where(Artifact.version_id == version_id)).first() is None:
         raise ConflictError(f"estimator version {version_id} is {version.state} and has no artifact")
     for other in champions(session):
-        same = (other.benchmark_id, other.estimator) == (version.benchmark_id, version.estimator)
+        same = _kind(other) == _kind(version)
         if same and other.params == version.params and other.id != version_id:
             other.state = VersionState.RETIRED
             session.add(other)
     version.state, version.reason = VersionState.CHAMPION, reason
     session.add(version)
     session.flush()
+
+
+def _kind(version: EstimatorVersion) -> tuple[int, str, str]:
+    return version.benchmark_id, version.estimator, version.policy
 
 
 def renew(session: Session, version_id: int, owner: str, lease: timedelta) -> bool:

@@ -1,4 +1,6 @@
-"""Fitting estimator versions: claimed by lease, judged on held-out rows, stored whole or not at all.
+"""Fitting versions: claimed by lease, judged on held-out rows, stored whole or not at all.
+
+A version is an estimator, or a policy learned for one.
 
 A version is a challenger. It starts from its parent (the champion), and becomes champion itself only where it
 predicts held-out rows better; the artifact, the verdict and the change of champion are one transaction, so a
@@ -8,6 +10,7 @@ trainer that is killed at any moment leaves the old champion in place.
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -38,6 +41,7 @@ from workers.calibration import learn_intervals, save_intervals
 from workers.embedding import embed_prompts
 from workers.execution import WorkerContext
 from workers.labelling import label, save_labels
+from workers.policy_training import train_and_judge
 from workers.validation import Validation, hold_out, validate
 
 __all__ = ["history_of", "train_version"]
@@ -71,7 +75,7 @@ def train_version(context: WorkerContext, version_id: int) -> bool:
         return False
     try:
         with _lease_kept(context, version_id, lease):
-            return _fit_and_store(context, version)
+            return (_train_policy if version.policy else _fit_and_store)(context, version)
     except StorageError as error:  # no fault of the fit: the lease ends, and it is fitted again
         log.warning("estimator version %s is not stored: %s", version_id, error)
     except AssayError as error:
@@ -113,6 +117,53 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
         stored = _store(context, version, folder, about, verdict)
     context.wake()
     return stored
+
+
+def _train_policy(context: WorkerContext, version: EstimatorVersion) -> bool:
+    """Train a learned policy for the estimator's champion, on the rows that the champion learned from."""
+    assert version.id is not None
+    with context.database.read() as session:
+        benchmark = session.get_one(Benchmark, version.benchmark_id)
+        base = versions.usable(session, benchmark, version.estimator, {})
+        if base is None or base.id is None:
+            raise AssayError(
+                f"there is no estimator '{version.estimator}' for the present prompts of '{benchmark.name}'",
+                f"fit it first: assay retrain {benchmark.name} --estimator {version.estimator}",
+            )
+        estimator = load_estimator(versions.artifact_folder(session, base.id, context.settings.cache_dir))
+        stored = load_matrix(session, benchmark, context.settings.cache_dir)
+        revision = benchmark.revision
+        parent = version.parent_id and versions.artifact_folder(
+            session, version.parent_id, context.settings.cache_dir
+        )
+    history = history_of(_with_vectors(context, version, stored))
+    learned_from = set(base.history["methods"])
+    known = np.array([name in learned_from for name in history.method_ids])
+    held = hold_out(history.method_ids, context.settings.validation_share) & ~known
+    learned, unseen = history.rows(np.flatnonzero(known)), history.rows(np.flatnonzero(held))
+    checkpoint = context.settings.cache_dir / "training" / f"{version.id}-{version.created_at:%Y%m%d%H%M%S%f}"
+    policy, verdict = train_and_judge(
+        version.policy,
+        version.params,
+        estimator,
+        learned,
+        unseen,
+        parent=Path(parent) if parent else None,
+        checkpoint=checkpoint,
+    )
+    about = {
+        "methods": list(learned.method_ids),
+        "scores": int(learned.observed.sum()),
+        "revision": revision,
+        "estimator_version": base.id,
+        "findings": policy.findings(),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        policy.save(Path(name))
+        stored_now = _store(context, version, Path(name), about, Verdict(*verdict))
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    context.wake()
+    return stored_now
 
 
 def _with_vectors(context: WorkerContext, version: EstimatorVersion, stored: StoredMatrix) -> ScoreMatrix:
@@ -183,8 +234,11 @@ def _store(
         )
         if stored:
             promoted = verdict.state == VersionState.CHAMPION
-            kind = "estimator.promoted" if promoted else "estimator.rejected"
-            emit(session, kind, {**_payload(version), "reason": verdict.reason})
+            emit(
+                session,
+                _kind(version, "promoted" if promoted else "rejected"),
+                {**_payload(version), "reason": verdict.reason},
+            )
     return stored
 
 
@@ -192,8 +246,12 @@ def _give_up(context: WorkerContext, version: EstimatorVersion, reason: str) -> 
     assert version.id is not None
     with context.database.begin() as session:
         if versions.fail(session, version.id, reason, owner=context.owner):
-            emit(session, "estimator.failed", {**_payload(version), "reason": reason})
+            emit(session, _kind(version, "failed"), {**_payload(version), "reason": reason})
     context.wake()
+
+
+def _kind(version: EstimatorVersion, what: str) -> str:
+    return f"{'policy' if version.policy else 'estimator'}.{what}"
 
 
 def _payload(version: EstimatorVersion) -> dict[str, Any]:
@@ -201,6 +259,7 @@ def _payload(version: EstimatorVersion) -> dict[str, Any]:
         "version_id": version.id,
         "benchmark_id": version.benchmark_id,
         "estimator": version.estimator,
+        "policy": version.policy,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,10 +11,12 @@ from sqlmodel import col, select
 
 from agent import retraining
 from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
+from agent.curves import save_curves
 from agent.text import ago
 from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
 from estimators import ESTIMATORS
+from policies import POLICIES, SupportsTraining
 from storage import catalog, versions
 from storage.database import Database
 from storage.tables import Benchmark, EstimatorVersion, VersionState, utc_now
@@ -32,6 +35,9 @@ def register(app: typer.Typer) -> None:
 def retrain(
     benchmark: Annotated[str, typer.Argument(help="Name of the benchmark.")],
     estimator: Annotated[str | None, typer.Option(help="Estimator; default the configured one.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Train this learned policy (ppo) for the estimator's champion instead.")
+    ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Start afresh, not from the champion.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is judged.")] = False,
     json_: JsonOption = False,
@@ -39,13 +45,26 @@ def retrain(
     """Fit a challenger; it is promoted only if it predicts held-out methods better than the champion.
 
     Example: assay retrain openllm --estimator mirt --wait
+
+    Example: assay retrain openllm --policy ppo --estimator neural-process --wait
     """
     name = estimator or load_settings().estimator
     ESTIMATORS.get(name)
+    if policy is not None and not issubclass(POLICIES.get(policy), SupportsTraining):
+        raise UsageError(
+            f"policy '{policy}' is not learned", "only learned policies are trained, such as ppo"
+        )
     opened = database()
     with opened.begin() as session:
         found = catalog.find_benchmark(session, benchmark)
-        version = versions.want(session, found, name, {}, warm=not cold, reason="asked for by hand")
+        if policy is not None and versions.usable(session, found, name, {}) is None:
+            raise UsageError(
+                f"there is no estimator '{name}' for the present prompts of '{benchmark}'",
+                f"fit it first: assay retrain {benchmark} --estimator {name} --wait",
+            )
+        version = versions.want(
+            session, found, name, {}, policy=policy or "", warm=not cold, reason="asked for by hand"
+        )
         version_id = int(version.id or 0)
     if wait:
         _wait(opened, version_id)
@@ -54,7 +73,7 @@ def retrain(
     if json_:
         print_json(shown)
     else:
-        say(f"version {version_id} of {name} on {benchmark}: {shown['state']}. {shown['reason']}")
+        say(f"version {version_id} of {_what(shown)} on {benchmark}: {shown['state']}. {shown['reason']}")
     if shown["state"] == VersionState.FAILED:
         raise AssayError(f"version {version_id} failed: {shown['reason']}", "see the trainer's log")
 
@@ -91,7 +110,7 @@ def list_(
         (
             s["id"],
             s["benchmark"],
-            s["estimator"],
+            _what(s),
             s["state"],
             _loss(s),
             s["history_methods"],
@@ -105,19 +124,30 @@ def list_(
 
 
 @group.command("show")
-def show(version_id: int, json_: JsonOption = False) -> None:
+def show(
+    version_id: int,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw a learned policy's training curves into this file.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
     """Show a version: what it learned from and how it was judged.
 
     Example: assay estimators show 3
+
+    Example: assay estimators show 7 --plot curves.png
     """
     with database().read() as session:
         version = versions.find(session, version_id)
         shown = _shown(version, session.get_one(Benchmark, version.benchmark_id).name)
+    if plot is not None:
+        save_curves(shown["findings"].get("curve", []), plot)
     if json_:
         print_json(shown)
         return
     facts = [(key, value) for key, value in shown.items() if key not in ("validation", "findings")]
-    facts += [(key, value) for key, value in shown["findings"].items() if key != "candidates"]
+    long = ("candidates", "curve")
+    facts += [(key, value) for key, value in shown["findings"].items() if key not in long]
     facts += [(f"candidate {c['estimator']}", f"loss {c['loss']:.5f}") for c in _candidates(shown)]
     facts += [(f"validation: {key}", value) for key, value in shown["validation"].items()]
     print_rows("facts", ("", ""), facts, empty="")
@@ -158,6 +188,11 @@ def _candidates(shown: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def _what(shown: dict[str, Any]) -> str:
+    policy, estimator = shown["policy"], shown["estimator"]
+    return f"{policy} for {estimator}" if policy else str(estimator)
+
+
 def _loss(shown: dict[str, Any]) -> str:
     loss = shown["validation"].get("loss")
     return "" if loss is None else f"{loss:.5f}"
@@ -168,6 +203,7 @@ def _shown(version: EstimatorVersion, benchmark: str) -> dict[str, Any]:
         "id": version.id,
         "benchmark": benchmark,
         "estimator": version.estimator,
+        "policy": version.policy,
         "params": version.params,
         "state": version.state,
         "reason": version.reason,

@@ -322,6 +322,8 @@ WRONG_USE = [
     ("plan --benchmark trivia --model m0 --objective worst", 2, "unknown objective 'worst'"),
     ("retrain triva", 2, "unknown benchmark 'triva'"),
     ("retrain trivia --estimator aggregat", 2, "did you mean 'aggregate'?"),
+    ("retrain trivia --policy uniform", 2, "policy 'uniform' is not learned"),
+    ("retrain trivia --policy ppo --estimator ridge", 2, "assay retrain trivia --estimator ridge --wait"),
     ("studdy list", 2, "No such command 'studdy'"),
     ("backtest --matrix absent", 2, "no matrix folder at absent"),
     ("backtest --matrix matrix --policy unifrom", 2, "did you mean 'uniform'?"),

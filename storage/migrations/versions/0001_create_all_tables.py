@@ -156,6 +156,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("benchmark_id", sa.Integer(), nullable=False),
         sa.Column("estimator", sa.String(), nullable=False),
+        sa.Column("policy", sa.String(), nullable=False),
         sa.Column("params", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("parent_id", sa.Integer(), nullable=True),
