@@ -17,7 +17,7 @@ SHOWN = {
     "entropy": "entropy, nats per prompt",
     "value_loss": "value loss",
     "explained_variance": "explained variance of the critic",
-    "prompts": "prompts per episode",
+    "validation_error": "lowest error on rows kept back",
 }
 
 
@@ -36,7 +36,7 @@ def save_curves(curve: Sequence[dict[str, float]], path: Path) -> None:
 
     figure, panels = plt.subplots(2, 4, figsize=(14.0, 6.0), layout="constrained")
     for axes, (key, label) in zip(panels.flat, SHOWN.items(), strict=True):
-        axes.plot(range(1, len(curve) + 1), [figures[key] for figures in curve], lw=1.2)
+        axes.plot(range(1, len(curve) + 1), [figures.get(key, float("nan")) for figures in curve], lw=1.2)
         axes.set_title(label, fontsize=9)
         axes.set_xlabel("update", fontsize=8)
         axes.grid(alpha=0.3)

@@ -21,7 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from agent.backtest._replay import replay
+from agent.backtest._settings import BacktestSettings
+from agent.backtest._splits import build_splits
+from assay.errors import UsageError
 from benchmarks.report import update_section
+from estimators import make_estimator
+from policies import make_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -43,12 +49,14 @@ class Section:
         arguments: Of `assay backtest`, without --out.
         bound: Mean absolute error to stay within, at each budget, where there is one, else NaN.
         more: Arguments of further commands, whose lines join the table.
+        refusing: Policies that may refuse for the time that they would take: what they say is shown.
     """
 
     title: str
     arguments: str
     bound: tuple[float, ...] = ()
     more: tuple[str, ...] = ()
+    refusing: tuple[str, ...] = ()
 
 
 SECTIONS = {
@@ -90,16 +98,20 @@ SECTIONS = {
     "openllm-policies": Section(
         "All policies on Open LLM",
         f"{OPENLLM} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
-        " --estimator mirt",
+        " --estimator mirt --budgets 25,50,100 --test-rows 100",
+        refusing=("combinatorial",),
     ),
     "alpaca-policies": Section(
         "All policies on AlpacaEval",
-        f"{ALPACA} --policy {STATIC},uncertainty,information-gain --estimator linear-gaussian --seeds 1",
+        f"{ALPACA} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
+        " --estimator linear-gaussian --budgets 25,50,100",
+        refusing=("combinatorial",),
     ),
     "mmlupro-policies": Section(
         "Policies on MMLU-Pro, leaving one model out",
-        f"{MMLUPRO} --policy uniform,stratified,cluster-score,static-design --estimator linear-gaussian"
-        " --seeds 1",
+        f"{MMLUPRO} --policy uniform,stratified,static-design,uncertainty,expected-variance-reduction"
+        " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
+        refusing=("combinatorial",),
     ),
     "families": Section(
         "Held-out families on Open LLM",
@@ -168,8 +180,27 @@ def run(name: str, jobs: int, document_only: bool = False) -> None:
     )
     data = Path(documents[0]["settings"]["matrix"]).name
     commands = "`; `".join(f"assay backtest {arguments}" for arguments in parts)
-    update_section(section.title, commands, made, data=data, seeds=seeds)
-    print(made)
+    notes = "\n".join(
+        f"`{policy}`: {refusal(documents[0]['settings'], policy)}." for policy in section.refusing
+    )
+    update_section(section.title, commands, made, data=data, seeds=seeds, notes=notes)
+    print(made, notes, sep="\n")
+
+
+def refusal(recorded: dict[str, Any], policy_name: str) -> str:
+    """What a policy says on the first split when it is asked for as many prompts as the largest budget."""
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()}
+    settings = BacktestSettings(**{**plain, "policies": (policy_name,)})
+    split = build_splits(settings)[0]
+    estimator = make_estimator(settings.estimators[0], seed=0).fit(split.history)
+    policy = make_policy(policy_name, seed=0)
+    policy.prepare(split.history, estimator)
+    total = int(max(settings.budgets))
+    try:
+        next(replay(split.test.rows([0]), policy, estimator, budgets=[total], batch=total))
+    except UsageError as error:
+        return f"refused, {error.message}"
+    return "did not refuse"
 
 
 def main() -> None:

@@ -88,6 +88,7 @@ class PpoPolicy(Policy):
         warm_start: Self | None = None,
         checkpoint: Path | None = None,
         on_update: Callable[[int, dict[str, float]], None] | None = None,
+        sources: Sequence[Crossfit] = (),
     ) -> None:
         """Train on the history's rows.
 
@@ -97,6 +98,7 @@ class PpoPolicy(Policy):
             warm_start: A trained policy to start from.
             checkpoint: Folder that keeps what is done, so that an interrupted training goes on.
             on_update: Called with the number of each update and its figures.
+            sources: Rows to play with estimators that have not learned from them; default by cross-fitting.
         """
         frozen = Representation.freeze(history, estimator)
         if warm_start is not None and warm_start._frozen is not None:
@@ -105,7 +107,7 @@ class PpoPolicy(Policy):
         network = self._build(vectors.shape[1])
         if warm_start is not None and warm_start._network is not None and _alike(network, warm_start):
             network.load_state_dict(warm_start._network.state_dict())
-        sources = crossfits(history, estimator, self.settings.folds, self.seed, checkpoint)
+        sources = sources or crossfits(history, estimator, self.settings.folds, self.seed, checkpoint)
         self.curve = train(
             network,
             vectors,

@@ -21,7 +21,7 @@ from estimators import Estimator
 from policies._ppo_network import ActorCritic
 from policies._ppo_view import View, look, relative_gain
 
-__all__ = ["Crossfit", "Potential", "Rollout", "choose", "log_shares", "potential", "roll_out"]
+__all__ = ["Crossfit", "Potential", "Rollout", "choose", "draw_rows", "log_shares", "potential", "roll_out"]
 
 Floats = NDArray[np.float64]
 Potential = Literal["score", "mse"]
@@ -51,6 +51,7 @@ class Rollout(NamedTuple):
         values: (T + 1, B) the critic's V(s), 0 at the end.
         rewards: (T, B).
         error: Mean absolute error of the benchmark score at the end.
+        path_error: The same, over all that followed the first decision.
     """
 
     views: View
@@ -60,6 +61,7 @@ class Rollout(NamedTuple):
     values: Tensor
     rewards: Tensor
     error: float
+    path_error: float
 
 
 def potential(kind: Potential, mean: Floats, observed: Floats, truth: Floats, weights: Floats) -> Floats:
@@ -141,38 +143,38 @@ def log_shares(
 def roll_out(
     network: ActorCritic,
     vectors: Tensor,
-    source: Crossfit,
+    estimator: Estimator,
+    truth: Floats,
+    weights: Floats,
     *,
-    episodes: int,
     prompts: int,
     batch: int,
     kind: Potential,
     scale: float,
     intermediate: bool,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
 ) -> Rollout:
-    """Play episodes on random rows, all side by side.
+    """Play one episode per row, all side by side.
 
     Args:
         network: Actor and critic.
         vectors: (N, F) representations.
-        source: Rows and the estimator that judges them.
-        episodes: B.
+        estimator: Judges the rows, which it has not learned from.
+        truth: (B, N) true scores, NaN where missing.
+        weights: (N,) prompt weights, summing to 1.
         prompts: Prompts acquired per episode; T = prompts / batch, rounded up.
         batch: b, prompts per decision.
         kind: Which potential.
         scale: Rewards are multiplied by it.
         intermediate: Reward every decision; False gives all of it at the end.
-        generator: Draws rows and prompts.
+        generator: Draws the prompts; None takes the likeliest.
     """
-    truth, weights = _draw_rows(source.rows, episodes, batch, generator), source.rows.weights
-    weights = weights.astype(np.float64)
     observed = np.full_like(truth, np.nan)
     present = torch.from_numpy(~np.isnan(truth))
     most = min(prompts, int(present.sum(1).min()))
     batch = min(batch, most)
     steps = most // batch
-    views, gains, actions, chances, values, levels = [], [], [], [], [], []
+    views, gains, actions, chances, values, levels, missed = [], [], [], [], [], [], []
 
     def noise(logits: Tensor) -> Tensor:
         uniform = torch.rand(logits.shape, generator=generator).clamp(1e-9, 1 - 1e-7)
@@ -180,15 +182,16 @@ def roll_out(
 
     for _ in range(steps):
         free = present & torch.from_numpy(np.isnan(observed))
-        view, ahead, mean = look(source.estimator, observed, free, weights)
+        view, ahead, mean = look(estimator, observed, free, weights)
         levels.append(potential(kind, mean, observed, truth, weights))
+        missed.append(-potential("score", mean, observed, truth, weights).mean())
         h, value = network(view, vectors)
 
         def after(columns: Tensor, ahead: object = ahead, free: Tensor = free) -> Tensor:
             ahead.take(columns)  # type: ignore[attr-defined]
             return relative_gain(ahead, free, None)  # type: ignore[arg-type]
 
-        taken, gain = choose(network, view, h, vectors, batch, after, noise)
+        taken, gain = choose(network, view, h, vectors, batch, after, noise if generator else None)
         shares = log_shares(network, h, view, gain, taken, vectors)
         views.append(view)
         gains.append(gain)
@@ -196,8 +199,9 @@ def roll_out(
         chances.append(shares.gather(2, taken[:, :, None])[:, :, 0].sum(1))
         values.append(value)
         np.put_along_axis(observed, taken.numpy(), np.take_along_axis(truth, taken.numpy(), 1), 1)
-    mean = source.estimator.predict(observed).mean
+    mean = estimator.predict(observed).mean
     levels.append(potential(kind, mean, observed, truth, weights))
+    missed.append(-potential("score", mean, observed, truth, weights).mean())
     rise = torch.from_numpy(np.diff(np.stack(levels), axis=0)).float() * scale
     if not intermediate:
         rise = torch.cat([torch.zeros_like(rise[:-1]), rise.sum(0, keepdim=True)])
@@ -206,17 +210,16 @@ def roll_out(
         torch.cat(gains),
         torch.cat(actions),
         torch.cat(chances),
-        torch.stack([*values, torch.zeros(episodes)]),
+        torch.stack([*values, torch.zeros(len(truth))]),
         rise,
-        float(-potential("score", mean, observed, truth, weights).mean()),
+        float(missed[-1]),
+        float(np.mean(missed[1:])),
     )
 
 
-def _draw_rows(rows: ScoreMatrix, episodes: int, batch: int, generator: torch.Generator) -> Floats:
-    """(B, N) true scores of random rows that have enough to choose from."""
-    usable = np.flatnonzero(rows.observed.sum(axis=1) >= 2 * batch)
-    if len(usable) == 0:
-        usable = np.flatnonzero(rows.observed.any(axis=1))
+def draw_rows(rows: ScoreMatrix, episodes: int, generator: torch.Generator) -> Floats:
+    """(B, N) true scores of random rows, those without any score left out."""
+    usable = np.flatnonzero(rows.observed.any(axis=1))
     picked = torch.randint(len(usable), (episodes,), generator=generator).numpy()
     values: Floats = rows.values[usable[picked]].astype(np.float64)
     return values

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from assay.errors import UsageError
-from policies._ppo_episodes import Crossfit, Potential, Rollout, log_shares, roll_out
+from policies._ppo_episodes import Crossfit, Potential, Rollout, draw_rows, log_shares, roll_out
 from policies._ppo_network import ActorCritic
 
 __all__ = ["Curve", "PpoSettings", "generalised_advantages", "train", "update"]
@@ -55,10 +56,13 @@ class PpoSettings:
         most_kl: Stops the epochs of an update early once the policy has moved so far.
         width: Width of the network.
         folds: Parts of the history for cross-fitting; with 200 rows or more only one part is played.
+        validation: Share of the rows to play that is kept back to choose the weights by (at least 8 rows, or
+            none are).
+        checks: How often the weights are tried on them; those before training compete too.
     """
 
-    updates: int = 60
-    episodes: int = 64
+    updates: int = 24
+    episodes: int = 48
     prompts: int = 100
     first_prompts: int = 25
     batch: int = 5
@@ -72,12 +76,14 @@ class PpoSettings:
     clip: float = 0.2
     epochs: int = 3
     minibatch: int = 256
-    rate: float = 1e-3
+    rate: float = 3e-4
     value_weight: float = 0.5
     entropy: float = 0.0
     most_kl: float = 0.05
     width: int = 32
     folds: int = 3
+    validation: float = 0.25
+    checks: int = 4
 
     def check(self) -> None:
         """Raise UsageError where the settings make no sense."""
@@ -177,7 +183,7 @@ def train(
     every: int = 5,
     on_update: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Curve:
-    """Train in place.
+    """Train in place; leaves the weights that did best on rows kept back, be they those before training.
 
     Args:
         network: Actor and critic.
@@ -193,16 +199,21 @@ def train(
         The figures of every update, in order.
     """
     generator = torch.Generator().manual_seed(seed)
+    parts = [_keep_back(source, settings, seed) for source in sources]
     optimiser = torch.optim.Adam(network.parameters(), lr=settings.rate, eps=1e-5)
-    curve = _resume(checkpoint, network, optimiser, generator)
-    for number in range(len(curve), settings.updates):
+    progress = Progress(network, optimiser, generator)
+    if not (checkpoint is not None and progress.resume(checkpoint)):
+        progress.compete(_path_error(network, vectors, parts, settings))
+    for number in range(len(progress.curve), settings.updates):
         for group in optimiser.param_groups:
             group["lr"] = settings.rate * (1.0 - 0.9 * number / settings.updates)
+        source = parts[number % len(parts)][0]
         played = roll_out(
             network,
             vectors,
-            sources[number % len(sources)],
-            episodes=settings.episodes,
+            source.estimator,
+            draw_rows(source.rows, settings.episodes, generator),
+            source.rows.weights.astype(np.float64),
             prompts=_curriculum(settings, number, len(vectors)),
             batch=settings.batch,
             kind=settings.reward,
@@ -213,12 +224,54 @@ def train(
         figures = update(network, optimiser, played, vectors, settings, generator)
         figures |= {"return": float(played.rewards.sum(0).mean()), "error": played.error}
         figures["prompts"] = float(len(played.rewards) * played.actions.shape[1])
-        curve.append(figures)
+        if (number + 1) % max(settings.updates // settings.checks, 1) == 0:
+            progress.compete(_path_error(network, vectors, parts, settings))
+        if not math.isnan(progress.best_error):
+            figures["validation_error"] = progress.best_error
+        progress.curve.append(figures)
         if on_update is not None:
             on_update(number + 1, figures)
-        if checkpoint is not None and (len(curve) % every == 0 or len(curve) == settings.updates):
-            _keep(checkpoint, network, optimiser, generator, curve, settings)
-    return curve
+        if checkpoint is not None and ((number + 1) % every == 0 or number + 1 == settings.updates):
+            progress.keep(checkpoint)
+    network.load_state_dict(progress.best)
+    return progress.curve
+
+
+def _keep_back(source: Crossfit, settings: PpoSettings, seed: int) -> tuple[Crossfit, Crossfit | None]:
+    """Rows to play and rows to choose the weights by."""
+    count = round(settings.validation * source.rows.n_methods)
+    if count < 8:
+        return source, None
+    order = np.random.default_rng([seed, 4]).permutation(source.rows.n_methods)
+    played, kept = np.sort(order[count:]), np.sort(order[:count])
+    return replace(source, rows=source.rows.rows(played)), replace(source, rows=source.rows.rows(kept))
+
+
+def _path_error(
+    network: ActorCritic,
+    vectors: Tensor,
+    parts: Sequence[tuple[Crossfit, Crossfit | None]],
+    settings: PpoSettings,
+) -> float:
+    """Error of the benchmark score over episodes of the likeliest choices on rows kept back; NaN without."""
+    errors = [
+        roll_out(
+            network,
+            vectors,
+            kept.estimator,
+            kept.rows.values.astype(np.float64),
+            kept.rows.weights.astype(np.float64),
+            prompts=max(1, min(settings.prompts, len(vectors) // 2)),
+            batch=settings.batch,
+            kind=settings.reward,
+            scale=settings.scale,
+            intermediate=True,
+            generator=None,
+        ).path_error
+        for _, kept in parts
+        if kept is not None
+    ]
+    return float(np.mean(errors)) if errors else math.nan
 
 
 def _curriculum(settings: PpoSettings, number: int, n_prompts: int) -> int:
@@ -229,47 +282,59 @@ def _curriculum(settings: PpoSettings, number: int, n_prompts: int) -> int:
     return max(1, min(wanted, n_prompts // 2))
 
 
-def _keep(
-    folder: Path,
-    network: ActorCritic,
-    optimiser: torch.optim.Adam,
-    generator: torch.Generator,
-    curve: Curve,
-    settings: PpoSettings,
-) -> None:
-    """Write a checkpoint beside the old one, then put it in its place."""
-    tensors = {f"network.{key}": value.contiguous() for key, value in network.state_dict().items()}
-    for i, state in optimiser.state_dict()["state"].items():
-        tensors |= {f"adam.{i}.{key}": value.clone() for key, value in state.items()}
-    tensors["generator"] = generator.get_state()
-    about: dict[str, Any] = {"curve": curve, "settings": asdict(settings)}
-    folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f"{CHECKPOINT}.new"
-    save_file(tensors, new, metadata={"about": json.dumps(about)})
-    new.replace(folder / f"{CHECKPOINT}.safetensors")
+class Progress:
+    """The state of a training: everything that a checkpoint must hold.
 
+    Attributes:
+        curve: Figures of the updates so far.
+        best: The weights that did best on the rows kept back (the latest where there are none).
+        best_error: Their error there; NaN where there are no such rows.
+    """
 
-def _resume(
-    folder: Path | None, network: ActorCritic, optimiser: torch.optim.Adam, generator: torch.Generator
-) -> Curve:
-    """Take a checkpoint back, where there is one; the curve so far."""
-    if folder is None or not (folder / f"{CHECKPOINT}.safetensors").exists():
-        return []
-    from safetensors import safe_open
+    def __init__(self, network: ActorCritic, optimiser: torch.optim.Adam, generator: torch.Generator) -> None:
+        self.network, self.optimiser, self.generator = network, optimiser, generator
+        self.curve: Curve = []
+        self.best: dict[str, Tensor] = {}
+        self.best_error = math.nan
 
-    path = folder / f"{CHECKPOINT}.safetensors"
-    with safe_open(path, framework="pt") as opened:
-        about = json.loads(opened.metadata()["about"])
-    tensors = load_file(path)
-    network.load_state_dict(
-        {k.removeprefix("network."): v for k, v in tensors.items() if k[:8] == "network."}
-    )
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("adam."):
-            _, number, name = key.split(".")
+    def compete(self, error: float) -> None:
+        """Keep the present weights where their error is the lowest yet."""
+        if not error >= self.best_error:
+            self.best = {key: value.clone() for key, value in self.network.state_dict().items()}
+            self.best_error = error
+
+    def keep(self, folder: Path) -> None:
+        """Write a checkpoint beside the old one, then put it in its place."""
+        tensors = {f"network.{key}": value.contiguous() for key, value in self.network.state_dict().items()}
+        tensors |= {f"best.{key}": value.contiguous() for key, value in self.best.items()}
+        for i, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"adam.{i}.{key}": value.clone() for key, value in state.items()}
+        tensors["generator"] = self.generator.get_state()
+        about = json.dumps({"curve": self.curve, "best_error": str(self.best_error)})
+        folder.mkdir(parents=True, exist_ok=True)
+        new = folder / f"{CHECKPOINT}.new"
+        save_file(tensors, new, metadata={"about": about})
+        new.replace(folder / f"{CHECKPOINT}.safetensors")
+
+    def resume(self, folder: Path) -> bool:
+        """Take a checkpoint back; False where there is none."""
+        path = folder / f"{CHECKPOINT}.safetensors"
+        if not path.exists():
+            return False
+        with safe_open(path, framework="pt") as opened:
+            about = json.loads(opened.metadata()["about"])
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        self.network.load_state_dict(_under("network.", tensors))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in _under("adam.", tensors).items():
+            number, name = key.split(".")
             state.setdefault(int(number), {})[name] = value
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-    generator.set_state(tensors["generator"])
-    curve: Curve = about["curve"]
-    return curve
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
+        self.generator.set_state(tensors["generator"])
+        self.curve, self.best = about["curve"], _under("best.", tensors)
+        self.best_error = float(about["best_error"])
+        return True
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

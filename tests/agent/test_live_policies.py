@@ -29,6 +29,8 @@ class Running:
 
     def study(self, name: str) -> int:
         """A study of a model of its own with the policy, followed until it is at rest."""
+        if issubclass(POLICIES.get(name), SupportsTraining):
+            self.train(name)
         model = HISTORY + ESTIMATING.index(name)
         study = self.world.add_study(
             self.world.add_model(f"m{model}"),
@@ -43,6 +45,26 @@ class Running:
             self.supervisor.watch()
             time.sleep(0.05)
         return study
+
+
+    def train(self, name: str) -> None:
+        """A champion of a learned policy, and of its estimator before, from the train queue."""
+        with self.world.database.begin() as session:
+            benchmark = catalog.find_benchmark(session, BENCHMARK)
+            versions.want(session, benchmark, self.world.settings.estimator, {})
+        self.wait(lambda state: state != VersionState.CHAMPION)
+        with self.world.database.begin() as session:
+            benchmark = catalog.find_benchmark(session, BENCHMARK)
+            versions.want(session, benchmark, self.world.settings.estimator, SMALL[name], policy=name)
+        self.wait(lambda state: state in (VersionState.WANTED, VersionState.TRAINING))
+
+    def wait(self, busy: Callable[[str], bool]) -> None:
+        """Until the newest version is no longer busy."""
+        until = time.monotonic() + PATIENCE_S
+        while busy(self.world.rows(EstimatorVersion)[-1].state):
+            assert time.monotonic() < until
+            self.supervisor.watch()
+            time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

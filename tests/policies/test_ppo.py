@@ -14,7 +14,7 @@ from assay.matrix import ScoreMatrix
 from estimators import Estimator, make_estimator
 from policies import PolicyState
 from policies._ppo import PpoPolicy, crossfits
-from policies._ppo_episodes import Crossfit, log_shares, potential, roll_out
+from policies._ppo_episodes import log_shares, potential, roll_out
 from policies._ppo_network import ActorCritic
 from policies._ppo_training import PpoSettings, generalised_advantages, update
 from policies._ppo_view import Lookahead, Representation, look
@@ -129,10 +129,12 @@ def play(**changes: Any) -> Any:
     frozen = Representation.freeze(history(), estimator())
     torch.manual_seed(0)
     network = ActorCritic(frozen.vectors.shape[1], 32, auxiliary=True, prior=3.0)
-    settings: Small = {"episodes": 6, "prompts": 10, "batch": 2, "kind": "score", "scale": 1.0}
+    settings: Small = {"prompts": 10, "batch": 2, "kind": "score", "scale": 1.0}
     settings |= {"intermediate": True, "generator": torch.Generator().manual_seed(1), **changes}
     vectors = torch.from_numpy(frozen.vectors).float()
-    return roll_out(network, vectors, Crossfit(estimator(), history()), **settings)
+    rows = history().rows(np.arange(6))
+    truth = rows.values.astype(float)
+    return roll_out(network, vectors, estimator(), truth, rows.weights.astype(float), **settings)
 
 
 def test_episodes_choose_only_what_is_there_and_nothing_twice() -> None:
@@ -201,7 +203,8 @@ def test_the_same_seed_gives_the_same_policy_and_another_another() -> None:
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     fitted = make_estimator("linear-gaussian").fit(history())
-    whole = PpoPolicy(**{**SETTINGS, "updates": 7})
+    settings = {**SETTINGS, "updates": 7, "folds": 2, "validation": 0.5}
+    whole = PpoPolicy(**settings)
     whole.train(history(), fitted)
 
     class StoppedError(Exception):
@@ -211,11 +214,11 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> 
         if number == 6:  # after the checkpoint of update 5
             raise StoppedError
 
-    begun = PpoPolicy(**{**SETTINGS, "updates": 7})
+    begun = PpoPolicy(**settings)
     with pytest.raises(StoppedError):
         begun.train(history(), fitted, checkpoint=tmp_path, on_update=kill)
     seen: list[int] = []
-    resumed = PpoPolicy(**{**SETTINGS, "updates": 7})
+    resumed = PpoPolicy(**settings)
     resumed.train(history(), fitted, checkpoint=tmp_path, on_update=lambda n, _: seen.append(n))
     assert seen == [6, 7]
     assert same(resumed, whole)
@@ -243,6 +246,16 @@ def test_a_spoilt_artifact_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.safetensors").write_bytes(bytes(content))
     with pytest.raises(BadInputError, match="checksum"):
         PpoPolicy().restore(tmp_path)
+
+
+def test_weights_are_chosen_on_rows_kept_back() -> None:
+    """Steps so large that they spoil the policy: what it began with is better, and is what is left."""
+    spoilt = {**SETTINGS, "updates": 4, "folds": 2, "validation": 0.5, "batch": 1, "prior": 8.0}
+    policy = trained(**spoilt, rate=3.0, epochs=20, most_kl=1e9)
+    begun = trained(**{**spoilt, "updates": 1, "rate": 1e-12})
+    chosen, errors = same(policy, begun), [figures["validation_error"] for figures in policy.curve]
+    assert errors == sorted(errors, reverse=True)
+    assert chosen == (errors[-1] == errors[0])
 
 
 def test_curves_hold_what_is_worth_watching() -> None:
