@@ -108,7 +108,19 @@ def given_rows() -> list[list[str]]:
             estimator: Estimator = Given(n, d)  # type: ignore[assignment]
             times = [milliseconds(decide(make_policy(name), estimator, n, b)) for b in BATCHES]
             rows.append([name, "given", str(n), str(d), *(f"{t:.2f}" for t in times)])
+    for n, d in SIZES:
+        estimator = Given(n, d)  # type: ignore[assignment]
+        times = [milliseconds(decide(untrained(n), estimator, n, b)) for b in BATCHES]
+        rows.append(["ppo", "given", str(n), str(d), *(f"{t:.2f}" for t in times)])
     return rows
+
+
+def untrained(n: int) -> Policy:
+    """A learned policy as it begins: its time depends on the sizes only."""
+    rows = history(n).rows(np.arange(8))
+    policy = make_policy("ppo", updates=1, episodes=1, prompts=2, batch=1)
+    policy.prepare(rows, make_estimator("linear-gaussian", rank=4).fit(rows))
+    return policy
 
 
 def fitted(name: str, n: int) -> tuple[Estimator, int]:
@@ -126,6 +138,8 @@ def whole_rows() -> list[list[str]]:
         rows += [_whole(name, "mirt", mirt, n, d) for name in GIVEN]
     process, d = fitted("neural-process", 1075)
     rows += [_whole(name, "neural-process", process, 1075, d) for name in GIVEN]
+    times = [milliseconds(decide(untrained(1075), process, 1075, b), repeats=7) for b in BATCHES]
+    rows.append(["ppo", "neural-process", "1075", str(d), *(f"{t:.2f}" for t in times)])
     mirt, d = fitted("mirt", 1075)
     assert isinstance(mirt, MirtEstimator)
     sampled: Estimator = Sampled(mirt)  # type: ignore[assignment]
@@ -153,7 +167,7 @@ def main() -> None:
         data="synthetic: the time depends on the sizes only",
         seeds="0",
         notes="Median CPU time on one thread. Bounds: expected-variance-reduction 2 ms at N = 1,075 and 25 ms"
-        " at N = 12,032; information-gain 1 s at N = 1,075.",
+        " at N = 12,032; information-gain 1 s and ppo 10 ms at N = 1,075.",
     )
 
 

@@ -16,6 +16,7 @@ import json
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,15 @@ SHORT: dict[str, Any] = {"updates": 12, "prompts": 50, "episodes": 32}
 
 
 def history_and_test(matrix: str) -> tuple[ScoreMatrix, ScoreMatrix]:
-    """Train rows with prompt vectors, and test rows."""
-    settings = BacktestSettings(matrix=matrix, estimators=("neural-process",))
+    """Train and test rows, with the prompt vectors that cluster-embed looks at."""
+    settings = BacktestSettings(matrix=matrix, policies=("cluster-embed",), estimators=("neural-process",))
     split = build_splits(settings)[0]
     return split.history, split.test
+
+
+def plain(history: ScoreMatrix) -> ScoreMatrix:
+    """The history as `assay backtest` gives it to an estimator that does not ask for prompt vectors."""
+    return replace(history, embeddings=None)
 
 
 def fitted(history: ScoreMatrix, seed: int, keep: Path) -> tuple[Estimator, float]:
@@ -62,7 +68,7 @@ def fitted(history: ScoreMatrix, seed: int, keep: Path) -> tuple[Estimator, floa
     folder = keep / f"full{seed}"
     if not (folder / "seconds").exists():
         start = time.perf_counter()
-        estimator = make_estimator("neural-process", seed=seed).fit(history)
+        estimator = make_estimator("neural-process", seed=seed).fit(plain(history))
         estimator.save(folder)
         (folder / "seconds").write_text(str(time.perf_counter() - start), encoding="utf-8")
     return load_estimator(folder), float((folder / "seconds").read_text(encoding="utf-8"))
@@ -105,7 +111,7 @@ def compare(given: argparse.Namespace) -> None:
         start = time.perf_counter()
         entry: dict[str, Any] = {}
         if name == "ppo":
-            policy, times = learned(history, estimator, given.seed, given.keep, given.updates)
+            policy, times = learned(plain(history), estimator, given.seed, given.keep, given.updates)
             entry = {"training": times, "curve": policy.findings()["curve"]}  # type: ignore[attr-defined]
         else:
             policy = make_policy(name, seed=given.seed)
@@ -124,7 +130,7 @@ def ablation(given: argparse.Namespace) -> None:
     estimator, _ = fitted(history, given.seed, given.keep)
     folder = given.keep / f"ppo{given.seed}"
     settings = PpoPolicy().settings
-    whole = crossfits(history, estimator, settings.folds, given.seed, folder)[0]
+    whole = crossfits(plain(history), estimator, settings.folds, given.seed, folder)[0]
     cut = 2 * whole.rows.n_methods // 3
     order = np.random.default_rng(given.seed).permutation(whole.rows.n_methods)
     played = Crossfit(whole.estimator, whole.rows.rows(np.sort(order[:cut])))
@@ -134,7 +140,7 @@ def ablation(given: argparse.Namespace) -> None:
             continue
         policy = PpoPolicy(seed=given.seed, **{**SHORT, **changes})
         start = time.process_time()
-        policy.train(history, whole.estimator, sources=[played])
+        policy.train(plain(history), whole.estimator, sources=[played])
         seconds = time.process_time() - start
         policy.prepare(history, whole.estimator)
         entry = errors(policy, whole.estimator, rest, (25, 50))

@@ -185,6 +185,7 @@ def roll_out(
         view, ahead, mean = look(estimator, observed, free, weights)
         levels.append(potential(kind, mean, observed, truth, weights))
         missed.append(-potential("score", mean, observed, truth, weights).mean())
+        view = view._replace(truth=torch.from_numpy(levels[-1] * scale).float())
         h, value = network(view, vectors)
 
         def after(columns: Tensor, ahead: object = ahead, free: Tensor = free) -> Tensor:

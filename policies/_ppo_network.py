@@ -7,6 +7,10 @@ The actor turns the state into a vector h; P(i) is the softmax over the candidat
 the prompt's representation and auxiliary information. Prompts added after training can be chosen, as nothing
 here belongs to a prompt.
 
+The critic is used in training only, so it may know what the actor may not: how far off the estimate is. The
+value of a potential-shaped state is lower by its potential (Ng et al., 1999); a critic that cannot see the
+potential takes all of it for noise.
+
 Shapes: B states, N prompts, F length of a representation, W width, P induced points.
 """
 
@@ -69,7 +73,7 @@ class ActorCritic(nn.Module):
         self.enter = nn.Linear(X_SIZE + Y_SIZE + extra, width)
         self.gather, self.pool = Pool(width, POINTS), Pool(width, 1)
         self.actor = nn.Linear(width + 2, size + extra)
-        self.critic = nn.Sequential(nn.Linear(width + 2, width), nn.Tanh(), nn.Linear(width, 1))
+        self.critic = nn.Sequential(nn.Linear(width + 3, width), nn.Tanh(), nn.Linear(width, 1))
         nn.init.zeros_(self.actor.weight)
         nn.init.zeros_(self.actor.bias)
         if auxiliary:  # begins as a soft form of expected variance reduction, which training then improves
@@ -92,7 +96,8 @@ class ActorCritic(nn.Module):
         pooled = self.pool(self.gather(elements))[:, 0]
         progress = view.progress if self.auxiliary else view.progress * torch.tensor([1.0, 0.0])
         state = torch.cat([pooled, progress], dim=-1)
-        return self.actor(state), self.critic(state)[:, 0]
+        judged = torch.cat([state, view.truth[:, None]], dim=-1)
+        return self.actor(state), self.critic(judged)[:, 0]
 
     def logits(self, h: Tensor, view: View, vectors: Tensor) -> Tensor:
         """(B, N) a_i . h but for the gain, which changes inside a batch: see `gain_weight`."""

@@ -51,6 +51,7 @@ class PpoSettings:
         epochs: Passes over the transitions of an update.
         minibatch: Decisions per gradient step.
         rate: Learning rate, falling linearly to a tenth.
+        critic_rate: The same for the critic's own layers, as a multiple.
         value_weight: Weight of the critic's loss.
         entropy: Weight of the actor's entropy (0; 0.001 where prompts without history are expected).
         most_kl: Stops the epochs of an update early once the policy has moved so far.
@@ -77,6 +78,7 @@ class PpoSettings:
     epochs: int = 3
     minibatch: int = 256
     rate: float = 3e-4
+    critic_rate: float = 10.0
     value_weight: float = 0.5
     entropy: float = 0.0
     most_kl: float = 0.05
@@ -200,13 +202,16 @@ def train(
     """
     generator = torch.Generator().manual_seed(seed)
     parts = [_keep_back(source, settings, seed) for source in sources]
-    optimiser = torch.optim.Adam(network.parameters(), lr=settings.rate, eps=1e-5)
+    critic = list(network.critic.parameters())
+    rest = [value for key, value in network.named_parameters() if not key.startswith("critic.")]
+    groups = [{"params": rest, "share": 1.0}, {"params": critic, "share": settings.critic_rate}]
+    optimiser = torch.optim.Adam(groups, lr=settings.rate, eps=1e-5)
     progress = Progress(network, optimiser, generator)
     if not (checkpoint is not None and progress.resume(checkpoint)):
         progress.compete(_path_error(network, vectors, parts, settings))
     for number in range(len(progress.curve), settings.updates):
         for group in optimiser.param_groups:
-            group["lr"] = settings.rate * (1.0 - 0.9 * number / settings.updates)
+            group["lr"] = settings.rate * group["share"] * (1.0 - 0.9 * number / settings.updates)
         source = parts[number % len(parts)][0]
         played = roll_out(
             network,

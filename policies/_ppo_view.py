@@ -37,6 +37,7 @@ class View(NamedTuple):
         auxiliary: (B, N, AUXILIARY - 1) what the estimator says of each prompt, the gain left out.
         gain: (B, N) log of the expected gain per cost, 0 for the best candidate.
         progress: (B, 2) log number of known scores, log deviation of the benchmark score.
+        truth: (B,) the potential of the state: only training knows it, only the critic looks; else 0.
     """
 
     scores: Tensor
@@ -45,6 +46,7 @@ class View(NamedTuple):
     auxiliary: Tensor
     gain: Tensor
     progress: Tensor
+    truth: Tensor
 
     def rows(self, index: Tensor) -> View:
         """Some of the rows."""
@@ -200,7 +202,9 @@ def look(
     auxiliary = torch.stack([mean - 0.5, deviation, weight.expand(len(mean), -1)], dim=-1)
     variance = ahead.score_variance().clamp_min(1e-12)
     progress = torch.stack([torch.log1p(known.sum(1).float()), 0.5 * torch.log(variance)], dim=-1)
-    view = View(scores, known, free, auxiliary, relative_gain(ahead, free, cost), progress)
+    view = View(
+        scores, known, free, auxiliary, relative_gain(ahead, free, cost), progress, torch.zeros(len(mean))
+    )
     return view, ahead, lines.mean
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from agent.supervisor import Supervisor, embedded_children
-from policies import POLICIES, SupportsRecommendation, make_policy
-from storage.tables import StudyState
+from policies import POLICIES, SupportsRecommendation, SupportsTraining, make_policy
+from storage import catalog, versions
+from storage.tables import EstimatorVersion, StudyState, VersionState
 from tests.policies.factory import SMALL
-from tests.world import World
+from tests.world import BENCHMARK, World
 
 ESTIMATING = [name for name in POLICIES.names() if not isinstance(make_policy(name), SupportsRecommendation)]
 HISTORY, BOUGHT, BATCH, PATIENCE_S = 24, 12, 5, 150
@@ -51,17 +52,18 @@ class Running:
         """A champion of a learned policy, and of its estimator before, from the train queue."""
         with self.world.database.begin() as session:
             benchmark = catalog.find_benchmark(session, BENCHMARK)
-            versions.want(session, benchmark, self.world.settings.estimator, {})
-        self.wait(lambda state: state != VersionState.CHAMPION)
+            if versions.usable(session, benchmark, self.world.settings.estimator, {}) is None:
+                versions.want(session, benchmark, self.world.settings.estimator, {})
+        self.wait()
         with self.world.database.begin() as session:
             benchmark = catalog.find_benchmark(session, BENCHMARK)
             versions.want(session, benchmark, self.world.settings.estimator, SMALL[name], policy=name)
-        self.wait(lambda state: state in (VersionState.WANTED, VersionState.TRAINING))
+        self.wait()
 
-    def wait(self, busy: Callable[[str], bool]) -> None:
-        """Until the newest version is no longer busy."""
-        until = time.monotonic() + PATIENCE_S
-        while busy(self.world.rows(EstimatorVersion)[-1].state):
+    def wait(self) -> None:
+        """Until no version is wanted any more."""
+        until, busy = time.monotonic() + PATIENCE_S, (VersionState.WANTED, VersionState.TRAINING)
+        while any(version.state in busy for version in self.world.rows(EstimatorVersion)):
             assert time.monotonic() < until
             self.supervisor.watch()
             time.sleep(0.05)
