@@ -47,7 +47,6 @@ class Running:
             time.sleep(0.05)
         return study
 
-
     def train(self, name: str) -> None:
         """A champion of a learned policy, and of its estimator before, from the train queue."""
         with self.world.database.begin() as session:
