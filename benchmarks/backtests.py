@@ -104,12 +104,13 @@ SECTIONS = {
     "alpaca-policies": Section(
         "All policies on AlpacaEval",
         f"{ALPACA} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
-        " --estimator linear-gaussian --budgets 25,50,100",
+        " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
         refusing=("combinatorial",),
     ),
     "mmlupro-policies": Section(
         "Policies on MMLU-Pro, leaving one model out",
-        f"{MMLUPRO} --policy uniform,stratified,static-design,uncertainty,expected-variance-reduction"
+        f"{MMLUPRO} --policy uniform,stratified,cluster-score,static-design,uncertainty,information-gain"
+        ",expected-variance-reduction"
         " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
         refusing=("combinatorial",),
     ),
