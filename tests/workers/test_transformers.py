@@ -9,10 +9,11 @@ import pytest
 
 from assay.specs import ModelSpec
 from tests.workers.test_backends import ask, failure
+from tests.workers.tiny import some_prompts, write_tiny_model
 from workers.backends import Answer, Request
 from workers.prices import price_of
 
-PROMPTS = [f"what is {i} plus two" + " and who" * i for i in range(6)]
+PROMPTS = some_prompts(6)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_answers_end_at_max_tokens_or_at_the_end_token(spec: ModelSpec) -> None:
         assert isinstance(one, Answer)
         assert one.finish_reason in ("stop", "length")
         assert (one.finish_reason == "length") <= (one.output_tokens == 8)
-        assert one.input_tokens > 5
+        assert one.input_tokens > 3
         assert one.gpu_ms == 0  # on a CPU
 
 
@@ -73,7 +74,6 @@ def test_likelihoods_are_those_of_the_model_itself(spec: ModelSpec, tiny_model: 
 
 
 def test_another_model_takes_the_place_of_the_first(spec: ModelSpec, tmp_path: Path) -> None:
-    from tests.workers.tiny import write_tiny_model
     from workers.backends._weights import resident
 
     other = spec.model_copy(update={"model": str(write_tiny_model(tmp_path / "other", seed=1))})

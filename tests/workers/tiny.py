@@ -14,6 +14,14 @@ SENTENCES = [
     "answer yes or no to each of the questions 0 1 2 3 4 5 6 7 8 9",
 ]
 
+TEXT = "the quick brown fox jumps over lazy dog what is two plus who wrote this answer yes or no"
+WORDS = TEXT.split()
+
+
+def some_prompts(n: int) -> list[str]:
+    """Prompts of different words and lengths."""
+    return [" ".join(WORDS[(i * k) % len(WORDS)] for k in range(1, 4 + i)) for i in range(1, n + 1)]
+
 
 def write_tiny_model(folder: Path, *, seed: int = 0) -> Path:
     """Write config, tokenizer and safetensors into a folder; the same seed makes the same weights."""
@@ -41,6 +49,7 @@ def write_tiny_model(folder: Path, *, seed: int = 0) -> Path:
         bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
+    model.lm_head.weight.data[2] *= 3.0  # so that answers come to an end
     model.generation_config.update(bos_token_id=1, eos_token_id=2, pad_token_id=0)
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
