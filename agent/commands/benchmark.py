@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from sqlmodel import col, select
@@ -12,7 +13,13 @@ from sqlmodel import col, select
 from agent.commands._shared import AssayGroup, JsonOption, database, print_json, print_rows, say
 from agent.context import AgentContext
 from agent.refreshing import RefreshPlan, plan_prompt_file
-from agent.registration import PROMPT_SUFFIXES, AddedPrompts, add_prompt_file
+from agent.registration import (
+    PROMPT_SUFFIXES,
+    AddedPrompts,
+    Scoring,
+    add_prompt_file,
+    add_prompts_like,
+)
 from agent.views import benchmark_facts
 from assay.errors import UsageError
 from assay.matrix_folder import Weighting
@@ -37,19 +44,60 @@ def create(
     file: Annotated[
         Path | None, typer.Option(help="TOML, YAML or JSONL file of datasets and prompts.")
     ] = None,
+    like: Annotated[str | None, typer.Option(help="Benchmark whose prompts are to be scored anew.")] = None,
+    scorer: Annotated[
+        str | None, typer.Option(help="Scorer of datasets that the file does not describe.")
+    ] = None,
+    judge: Annotated[str | None, typer.Option(help="Registered model that judges (judge-* scorers).")] = None,
+    rubric: Annotated[str | None, typer.Option(help="What the judge goes by.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Parameter of the scorer, NAME=VALUE; repeatable.")
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Create a benchmark, with prompts where a file is given.
 
-    Example: assay benchmark create support-qa --file support-qa.toml
+    Example: assay benchmark create support-qa --file tickets.jsonl --scorer judge-score --judge gpt-judge
     """
+    scoring = _scoring(scorer, judge, rubric, set_ or [])
+    if like is not None and (file is not None or scoring is None):
+        raise UsageError(
+            "--like takes another benchmark's prompts", "give --scorer or --judge, and no --file"
+        )
     with database().begin() as session:
         _, new = catalog.add_benchmark(session, name)
-        added = 0 if file is None else add_prompt_file(session, _readable(file), name).added
+        added = 0
+        if file is not None:
+            added = add_prompt_file(session, _readable(file), name, scoring).added
+        elif like is not None and scoring is not None:
+            added = add_prompts_like(session, name, like, scoring).added
     if json_:
         print_json({"name": name, "new": new, "prompts_added": added})
     else:
         say(f"benchmark {name} {'created' if new else 'was there already'}, {added} prompts added")
+
+
+def _scoring(scorer: str | None, judge: str | None, rubric: str | None, given: list[str]) -> Scoring | None:
+    """How the options want new datasets scored; None where they say nothing."""
+    named = {"judge": judge, "rubric": rubric}
+    params: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    for one in given:
+        key, separator, value = one.partition("=")
+        if not separator:
+            raise UsageError(f"--set {one} is not NAME=VALUE", "write for example --set high=5")
+        params[key] = _value(value)
+    if scorer is None and not params:
+        return None
+    return Scoring(scorer or ("judge-score" if judge else "exact-match"), params)
+
+
+def _value(text: str) -> Any:
+    """Numbers and true or false as what they are, everything else as text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, bool | int | float) else text
 
 
 @group.command("import")

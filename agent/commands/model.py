@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,9 +28,22 @@ def register(app: typer.Typer) -> None:
 def add(
     name: Annotated[str | None, typer.Argument(help="The model's name (not with --file).")] = None,
     file: Annotated[Path | None, typer.Option(help="TOML, YAML or JSON description.")] = None,
-    backend: Annotated[str, typer.Option(help="openai or replay.")] = "openai",
+    backend: Annotated[
+        str | None,
+        typer.Option(help="openai, transformers, command or replay; default by the other options."),
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="Endpoint, such as http://host:8000/v1.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name at its endpoint, or the folder of its weights.")
+    ] = None,
+    command: Annotated[
+        str | None, typer.Option(help="Program that answers prompts, with arguments, in quotes.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Of local weights: cpu, cuda, auto.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer in tokens.")] = None,
+    input_price: Annotated[float | None, typer.Option(help="US dollars per million prompt tokens.")] = None,
+    output_price: Annotated[float | None, typer.Option(help="US dollars per million answer tokens.")] = None,
     matrix: Annotated[Path | None, typer.Option(help="Matrix folder of the replay backend.")] = None,
     free: Annotated[bool, typer.Option("--free", help="Calls cost nothing.")] = False,
     judge: Annotated[bool, typer.Option("--judge", help="It only judges: evaluate it nowhere.")] = False,
@@ -39,40 +53,53 @@ def add(
 
     Example: assay model add llama-3-8b --base-url http://127.0.0.1:8000/v1 --free
     """
-    spec = _described(name, file, backend, base_url, api_key_env, matrix, free)
+    options = {
+        "backend": backend or _backend_for(model, command, device, base_url, matrix),
+        "base_url": base_url,
+        "model": model,
+        "command": shlex.split(command) if command else None,
+        "device": device,
+        "api_key_env": api_key_env,
+        "max_tokens": max_tokens,
+        "matrix": str(matrix.absolute()) if matrix else None,
+        "price": _price(free, input_price, output_price),
+    }
+    spec = _described(name, file, options)
     if judge:
         spec = spec.model_copy(update={"benchmarks": []})
     check_model(spec)
     with database().begin() as session:
-        model, new = catalog.add_model(session, spec)
+        added, new = catalog.add_model(session, spec)
     if json_:
-        print_json({"id": model.id, "name": model.name, "new": new})
+        print_json({"id": added.id, "name": added.name, "new": new})
     else:
-        say(f"registered {model.name}" if new else f"{model.name} was registered already, nothing changed")
+        say(f"registered {added.name}" if new else f"{added.name} was registered already, nothing changed")
 
 
-def _described(
-    name: str | None,
-    file: Path | None,
-    backend: str,
-    base_url: str | None,
-    api_key_env: str | None,
-    matrix: Path | None,
-    free: bool,
-) -> ModelSpec:
+def _backend_for(
+    model: str | None, command: str | None, device: str | None, base_url: str | None, matrix: Path | None
+) -> str:
+    """The backend that the other options speak of."""
+    if base_url is None and (device is not None or (model is not None and Path(model).is_dir())):
+        return "transformers"
+    if command is not None:
+        return "command"
+    return "replay" if matrix is not None else "openai"
+
+
+def _price(free: bool, input_price: float | None, output_price: float | None) -> dict[str, Any] | None:
+    given = {"input_per_million": input_price, "output_per_million": output_price}
+    stated = {key: value for key, value in given.items() if value is not None}
+    return {**stated, **({"free": True} if free else {})} or None
+
+
+def _described(name: str | None, file: Path | None, options: dict[str, Any]) -> ModelSpec:
     if file is not None:
         return parse_model(read_mapping(file), file.name)
     if name is None:
         raise UsageError("no model named", "give a NAME or --file FILE: assay model add --help")
-    data: dict[str, Any] = {
-        "name": name,
-        "backend": backend,
-        "base_url": base_url,
-        "api_key_env": api_key_env,
-        "matrix": str(matrix.absolute()) if matrix else None,
-        "price": {"free": True} if free else None,
-    }
-    return parse_model({key: value for key, value in data.items() if value is not None}, "options")
+    data = {"name": name, **{key: value for key, value in options.items() if value is not None}}
+    return parse_model(data, "options")
 
 
 @group.command("list")
@@ -95,7 +122,7 @@ def list_(
         (
             model.name,
             model.backend,
-            model.spec.get("base_url") or model.spec.get("matrix") or "",
+            _where(model),
             _state(model),
         )
         for model in models
@@ -128,6 +155,12 @@ def retire(name: str) -> None:
     with database().begin() as session:
         catalog.retire_model(session, name)
     say(f"{name} is retired")
+
+
+def _where(model: Model) -> str:
+    """What answers: an endpoint, a program, weights, or a matrix folder."""
+    known = {"command": shlex.join(model.spec.get("command") or []), "transformers": model.spec.get("model")}
+    return known.get(model.backend) or model.spec.get("base_url") or model.spec.get("matrix") or ""
 
 
 def _state(model: Model) -> str:

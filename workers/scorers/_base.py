@@ -25,7 +25,12 @@ class Unscorable(Exception):  # noqa: N818
 
 
 class Scorer(Protocol):
-    """Turns an answer into a score."""
+    """Turns an answer into a score.
+
+    A class says `graded = True` where its scores lie between 0 and 1 too (a dataset that states no score type
+    is then of real scores), and `needs_choices = True` where it wants the log-likelihoods of the prompt's
+    choices.
+    """
 
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """Score in [0, 1].

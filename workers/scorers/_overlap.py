@@ -25,6 +25,8 @@ class F1Scorer:
     Both sides are put in lower case and lose punctuation and English articles.
     """
 
+    graded = True
+
     def score(self, answer: Answer, fields: dict[str, Any]) -> float:
         """See `Scorer.score`."""
         given = squad_tokens(usable_text(answer))
@@ -51,6 +53,8 @@ class RougeScorer:
         stem: Compare word stems (English).
     """
 
+    graded = True
+
     def __init__(self, *, variant: str = "rougeL", stem: bool = False) -> None:
         from rouge_score.rouge_scorer import RougeScorer as Reference  # loads nltk: only where it is used
 
@@ -75,6 +79,8 @@ class BleuScorer:
         tokenize: sacrebleu's tokenizer: 13a, char, zh, intl or none.
         lowercase: Ignore case.
     """
+
+    graded = True
 
     def __init__(self, *, tokenize: str = "13a", lowercase: bool = False) -> None:
         from sacrebleu.metrics.bleu import BLEU
