@@ -18,6 +18,7 @@ from sqlmodel import Session, col, func, select
 from agent.context import AgentContext
 from agent.costs import Purchase, priced_purchases
 from agent.objectives import OBJECTIVES
+from agent.pairwise import advance_comparison
 from agent.situation import Situation, read_situation, unjudged
 from agent.text import amount
 from assay.errors import AssayError, BudgetExceededError, StorageError
@@ -64,11 +65,14 @@ def advance(context: AgentContext, study_id: int) -> bool:
             if jobs.count_open(session, study_id):
                 return False
             failed = jobs.failed_step(session, study_id)
-            ready = _ready_version(session, study)
+            compares = study.objective == "compare"
+            ready = None if compares else _ready_version(session, study)
         if failed is not None:
             count, reason = failed
             mend = f"mend it, then: assay study resume {study_id}"
             return _pause(context.database, study_id, f"all {count} calls of a step failed: {reason}; {mend}")
+        if compares:
+            return advance_comparison(context, study_id)
         if ready is None:
             return _want_version(context, study_id)
         return _step(context, study_id, ready)

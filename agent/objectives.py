@@ -217,6 +217,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     "assay.objectives",
     {
         "best": "agent.objectives:BestObjective",
+        "compare": "agent.pairwise:CompareObjective",
         "distribution": "agent.objectives:DistributionObjective",
         "estimate": "agent.objectives:EstimateObjective",
     },

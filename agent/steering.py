@@ -11,6 +11,7 @@ from typing import Any
 from sqlmodel import Session
 
 from agent.objectives import OBJECTIVES
+from agent.pairwise import CompareObjective, judge_scorer
 from agent.rules import default_choice
 from agent.templates import template_methods
 from assay.errors import UsageError
@@ -46,6 +47,7 @@ class StudyOrder:
         templates: Objective "distribution": names or patterns (`*`) of templates; the model's study has a row
             for each, and those added while it runs join it.
         quantiles: Objective "distribution": quantiles of the scores, in (0, 1]; default 5 to 95 %.
+        judge: Objective compare: the judge's model, `INSTRUMENT:MODEL`, or `people`.
     """
 
     benchmark: str
@@ -61,6 +63,7 @@ class StudyOrder:
     seed: int | None = None
     templates: Sequence[str] = ()
     quantiles: Sequence[float] = ()
+    judge: str | None = None
 
 
 def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]:
@@ -70,6 +73,8 @@ def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]
         NotFoundError: There is no such benchmark or method.
         UsageError: Objective, policy, estimator and number of methods do not fit together.
     """
+    if wanted.objective == "compare":
+        return [_order_comparison(session, settings, wanted)]
     aim = OBJECTIVES.get(wanted.objective)()
     benchmark = catalog.find_benchmark(session, wanted.benchmark)
     defaults = default_choice(session, settings, benchmark)
@@ -102,6 +107,32 @@ def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]
         assert study is not None
         ids.append(int(study.id or 0))
     return ids
+
+
+def _order_comparison(session: Session, settings: Settings, wanted: StudyOrder) -> int:
+    """One study of all methods, judged by pairs; the estimator of the row is not asked."""
+    benchmark = catalog.find_benchmark(session, wanted.benchmark)
+    names = list(dict.fromkeys(wanted.methods))
+    policy = CompareObjective().policy(wanted.policy, len(names))
+    study = studies.create(
+        session,
+        StudyRequest(
+            benchmark_id=benchmark.id or 0,
+            method_ids=[catalog.find_method(session, name).id or 0 for name in names],
+            policy=policy,
+            estimator="aggregate",
+            objective=wanted.objective,
+            seed=settings.seed if wanted.seed is None else wanted.seed,
+            batch_size=wanted.batch_size or settings.batch_size,
+            level=settings.level,
+            max_prompts=wanted.max_prompts or settings.max_prompts,
+            until_confidence=wanted.until_confidence,
+            caps={"usd": micro_dollars(settings.max_usd if wanted.max_usd is None else wanted.max_usd)},
+            scorer_id=judge_scorer(session, wanted.judge).id,
+        ),
+    )
+    assert study is not None
+    return int(study.id or 0)
 
 
 def _groups(session: Session, benchmark: Benchmark, wanted: StudyOrder) -> list[list[Method]]:

@@ -62,6 +62,7 @@ class StudyRequest:
     quantiles: Sequence[float] = ()
     templates: Sequence[str] = ()
     caps: dict[str, int] = field(default_factory=dict)  # unit -> cap, in the ledger's integer units
+    scorer_id: int | None = None  # objective compare: the judge
     trigger: str | None = None
 
 
@@ -86,6 +87,7 @@ def create(session: Session, request: StudyRequest) -> Study | None:
         until_confidence=request.until_confidence,
         quantiles=list(request.quantiles),
         templates=list(request.templates),
+        scorer_id=request.scorer_id,
         trigger=request.trigger,
     )
     session.add(study)

@@ -50,6 +50,7 @@ __all__ = [
     "Quantile",
     "Score",
     "Scorer",
+    "SheetRow",
     "Study",
     "StudyMethod",
     "StudyState",
@@ -285,6 +286,21 @@ class Preference(SQLModel, table=True):
     created_at: datetime = _time()
 
 
+class SheetRow(SQLModel, table=True):
+    """A pair of answers that people are asked about; its token is all that the sheet shows of it."""
+
+    __table_args__ = (UniqueConstraint("study_id", "method_a_id", "method_b_id", "prompt_id"),)
+
+    token: str = Field(primary_key=True)
+    study_id: int = Field(foreign_key="study.id")
+    method_a_id: int = Field(foreign_key="method.id")
+    method_b_id: int = Field(foreign_key="method.id")
+    prompt_id: int = Field(foreign_key="prompt.id")
+    a_first: bool
+    skipped: bool = False  # somebody saw it and gave no verdict
+    created_at: datetime = _time()
+
+
 # --- the work ----------------------------------------------------------------------------------------------
 
 
@@ -315,9 +331,11 @@ class Study(SQLModel, table=True):
     level: float = 0.95
     max_prompts: int | None = None
     until_width: float | None = None
-    until_confidence: float | None = None  # objective best: probability of being the best
+    until_confidence: float | None = None  # objectives best and compare: probability of being the best
     quantiles: list[float] = _list()  # objective distribution: quantiles asked for
     templates: list[str] = _list()  # objective distribution: names or patterns; what matches later joins
+    scorer_id: int | None = Field(default=None, foreign_key="scorer.id")  # objective compare: the judge
+    findings: dict[str, Any] = _json()  # objective compare: what the last step made of the verdicts
     state: str = Field(default=StudyState.WAITING, index=True)
     reason: str = ""
     waits_budget_id: int | None = None  # paused until this budget has room again

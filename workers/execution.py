@@ -205,6 +205,8 @@ async def _judge(item: Work, ask: Callable[[Request], Awaitable[Answer]], max_at
 
 def _scoring(item: Work) -> Callable[[Answer], float | None]:
     """How the job's answer becomes a score; None where a judge will say in a job of its own."""
+    if item.other_method_id:
+        return _left_to_judge  # an answer for a comparison, whoever judges it
     if not is_judge(item.scorer):
         scorer = SCORERS.get(item.scorer)(**item.scorer_params)
         return lambda answer: scorer.score(answer, item.fields)

@@ -107,7 +107,8 @@ def _finish(session: Session, outcomes: Sequence[Outcome]) -> list[Outcome]:
     _store_outputs(session, done)
     single = [outcome for outcome in done if not outcome.work.other_method_id]
     add_scores(session, [_score_row(one).astuple() for one in single if one.score is not None])
-    add_preferences(session, [_preference_row(one) for one in done if one.work.other_method_id])
+    pairs = [one for one in done if one.work.other_method_id and one.score is not None]
+    add_preferences(session, [_preference_row(one) for one in pairs])
     _settle(session, done)
     _keep_details(session, done)
     return done

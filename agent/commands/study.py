@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlmodel import Session, col, func, select
 
-from agent import steering
+from agent import pairwise, steering
 from agent.commands._shared import (
     AssayGroup,
     JsonOption,
@@ -76,7 +77,7 @@ def create(
         list[str] | None, typer.Option(help="Methods that one study compares; may be repeated.")
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="What is wanted: estimate, best or distribution.")
+        str, typer.Option(help="What is wanted: estimate, best, compare or distribution.")
     ] = "estimate",
     policy: Annotated[str | None, typer.Option(help="Acquisition policy.")] = None,
     estimator: Annotated[str | None, typer.Option(help="Estimator of what is not bought.")] = None,
@@ -97,6 +98,9 @@ def create(
     quantiles: Annotated[
         str | None, typer.Option(help="distribution: percentages; default 5,25,50,75,95.")
     ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="compare: the judge's model, INSTRUMENT:MODEL, or people.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it until it is at rest.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -107,6 +111,8 @@ def create(
     Example: assay study create --benchmark qa --objective best --methods a --methods b --max-prompts 500
 
     Example: assay study create --benchmark qa --objective distribution --model a --templates 'short-*'
+
+    Example: assay study create --benchmark qa --objective compare --methods a --methods b --judge gpt
     """
     _check_rows(objective, model or [], methods or [])
     wanted = StudyOrder(
@@ -123,6 +129,7 @@ def create(
         seed=seed,
         templates=templates or [],
         quantiles=_quantiles(quantiles),
+        judge=judge,
     )
     opened = database()
     with opened.begin() as session:
@@ -173,6 +180,34 @@ def leave(study_id: int, methods: list[str]) -> None:
 
 def _method_id(session: Session, name: str) -> int:
     return int(catalog.find_method(session, name).id or 0)
+
+
+@group.command("sheet")
+def sheet(
+    study_id: int,
+    out: Annotated[Path, typer.Option(help="File to write: JSON lines where it ends in .jsonl, else CSV.")],
+) -> None:
+    """Write the pairs that wait for people's verdicts, blinded and in random order of the two answers.
+
+    Example: assay study sheet 7 --out pairs.csv
+    """
+    with database().read() as session:
+        count = pairwise.write_sheet(session, study_id, out)
+    say(f"{count} pairs in {out}: fill in the column verdict (1, 2, tie or skip)")
+
+
+@group.command("verdicts")
+def verdicts(study_id: int, file: Path, json_: JsonOption = False) -> None:
+    """Take in a sheet that people have filled in; all of it, or nothing where a line is wrong.
+
+    Example: assay study verdicts 7 pairs.csv
+    """
+    with database().begin() as session:
+        counts = pairwise.read_sheet(session, study_id, file)
+    if json_:
+        print_json(counts)
+        return
+    say(", ".join(f"{number} {what}" for what, number in counts.items()))
 
 
 @group.command("list")
@@ -327,6 +362,7 @@ def describe(session: Session, study_id: int) -> dict[str, Any]:
         ],
         **_winner(study, methods, newest),
         **_quantiles_of(session, study_id),
+        **({"comparison": study.findings} if study.objective == "compare" else {}),
     }
 
 
@@ -397,6 +433,7 @@ def _print_study(study: dict[str, Any]) -> None:
         )
         for q in study.get("quantiles", [])
     ]
+    facts += pairwise.comparison_facts(study.get("comparison") or {})
     facts += [(f"estimate of {e['method']}", _in_words(e)) for e in _best_first(study["estimates"])]
     print_rows("facts", ("", ""), facts, empty="")
 

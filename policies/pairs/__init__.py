@@ -8,6 +8,7 @@ from assay.plugins import Registry, split_name
 from policies.pairs._base import PairPlan, PairPolicy, PairProblem, PairVerdict
 from policies.pairs._history import PairHistory
 from policies.pairs._iterative import IterativeRule, Progress, progress, run_iteratively
+from policies.pairs._tournament import Ranking, Tournament, bradley_terry, pairs_of
 from policies.pairs._votes import hypergeometric_risk
 
 __all__ = [
@@ -19,8 +20,12 @@ __all__ = [
     "PairProblem",
     "PairVerdict",
     "Progress",
+    "Ranking",
+    "Tournament",
+    "bradley_terry",
     "hypergeometric_risk",
     "make_pair_policy",
+    "pairs_of",
     "progress",
     "run_iteratively",
 ]
@@ -31,6 +36,7 @@ PAIR_POLICIES: Registry[type[PairPolicy]] = Registry(
     {
         "cluster-inputs": "policies.pairs._diffuse:ClusterInputsPolicy",
         "diffuse": "policies.pairs._diffuse:DiffusePolicy",
+        "forecast": "policies.pairs._forecast:ForecastPolicy",
         "max-norm": "policies.pairs._diffuse:MaxNormPolicy",
         "random": "policies.pairs._diffuse:RandomPairPolicy",
     },

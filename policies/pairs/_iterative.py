@@ -22,14 +22,16 @@ class IterativeRule:
         risk: Name the winner once the plan's risk is at most this.
         minimum: First sample size.
         maximum: Most verdicts bought; at that many without a winner the pair is inconclusive.
+        batch: Sample sizes between two looks at the risk.
     """
 
     risk: float = 0.1
     minimum: int = 5
     maximum: int = 200
+    batch: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.risk < 1 or not 1 <= self.minimum <= self.maximum:
+        if not 0 < self.risk < 1 or not 1 <= self.minimum <= self.maximum or self.batch < 1:
             raise UsageError(
                 f"no stopping rule with risk {self.risk:g}, minimum {self.minimum}, maximum {self.maximum}",
                 "0 < risk < 1 and 1 <= minimum <= maximum",
@@ -58,38 +60,40 @@ class Progress:
 def progress(
     plan: PairPlan,
     verdicts: NDArray[np.float64],
-    rule: IterativeRule | None,
+    rule: IterativeRule,
     *,
     level: float = 0.95,
     k: int = 1,
+    closed: NDArray[np.bool_] | None = None,
 ) -> Progress:
     """Where the pair stands, from its verdicts alone.
 
     Args:
         plan: The pair's plan.
-        verdicts: (N,) +1, -1, 0; NaN = not bought.
-        rule: When to stop; None = buy everything.
+        verdicts: (N,) +1, -1, 0; NaN = none.
+        rule: When to stop.
         level: Level of the interval.
         k: Sample size known to be passed already (saves walking there again).
+        closed: (N,) prompts that will have no verdict; the sample goes on without them.
     """
-    rule = rule or IterativeRule(1e-12, 1, len(verdicts))
-    asked = ~np.isnan(verdicts)
-    bought, last = int(asked.sum()), min(rule.maximum, len(verdicts))
+    gone = np.isnan(verdicts) if closed is None else np.isnan(verdicts) & ~closed
+    bought, most = int((~np.isnan(verdicts)).sum()), min(rule.maximum, len(verdicts))
+    last = len(verdicts) if closed is not None and closed.any() else most
     k = min(max(k, rule.minimum), last)
     while True:
         sample = plan.sample(k)
-        missing = sample[~asked[sample]]
-        if len(missing) and bought < last:
-            return Progress(k, bought, missing[: last - bought], None, None)
+        missing = sample[gone[sample]]
+        if len(missing) and bought < most:
+            return Progress(k, bought, missing[: most - bought], None, None)
         if len(missing):  # the last verdict went to one half of a split: decide by the sample before
-            k -= 1
-            return Progress(k, bought, missing[:0], plan.verdict(verdicts, k, level=level), 0)
+            verdict = plan.verdict(verdicts, k - 1, level=level)
+            return Progress(k - 1, bought, missing[:0], verdict, 0)
         verdict = plan.verdict(verdicts, k, level=level)
         if verdict.winner and verdict.risk <= rule.risk:
             return Progress(k, bought, missing, verdict, verdict.winner)
-        if k >= last:
+        if k >= last or bought >= most:
             return Progress(k, bought, missing, verdict, 0)
-        k += 1
+        k = min(k + rule.batch, last)
 
 
 def run_iteratively(plan: PairPlan, answers: NDArray[np.float64], rule: IterativeRule) -> Progress:

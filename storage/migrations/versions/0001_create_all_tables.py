@@ -275,6 +275,8 @@ def upgrade() -> None:
         sa.Column("until_confidence", sa.Float(), nullable=True),
         sa.Column("quantiles", sa.JSON(), nullable=False),
         sa.Column("templates", sa.JSON(), nullable=False),
+        sa.Column("scorer_id", sa.Integer(), nullable=True),
+        sa.Column("findings", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("waits_budget_id", sa.Integer(), nullable=True),
@@ -285,6 +287,10 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["benchmark_id"],
             ["benchmark.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["scorer_id"],
+            ["scorer.id"],
         ),
         sa.ForeignKeyConstraint(
             ["version_id"],
@@ -480,6 +486,35 @@ def upgrade() -> None:
         batch_op.create_index("quantiles_by_model", ["benchmark_id", "model_id"], unique=False)
 
     op.create_table(
+        "sheetrow",
+        sa.Column("token", sa.String(), nullable=False),
+        sa.Column("study_id", sa.Integer(), nullable=False),
+        sa.Column("method_a_id", sa.Integer(), nullable=False),
+        sa.Column("method_b_id", sa.Integer(), nullable=False),
+        sa.Column("prompt_id", sa.Integer(), nullable=False),
+        sa.Column("a_first", sa.Boolean(), nullable=False),
+        sa.Column("skipped", sa.Boolean(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["method_a_id"],
+            ["method.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["method_b_id"],
+            ["method.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["prompt_id"],
+            ["prompt.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["study_id"],
+            ["study.id"],
+        ),
+        sa.PrimaryKeyConstraint("token"),
+        sa.UniqueConstraint("study_id", "method_a_id", "method_b_id", "prompt_id"),
+    )
+    op.create_table(
         "studymethod",
         sa.Column("study_id", sa.Integer(), nullable=False),
         sa.Column("method_id", sa.Integer(), nullable=False),
@@ -553,6 +588,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_studymethod_method_id"))
 
     op.drop_table("studymethod")
+    op.drop_table("sheetrow")
     with op.batch_alter_table("quantile", schema=None) as batch_op:
         batch_op.drop_index("quantiles_by_model")
 

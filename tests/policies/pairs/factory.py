@@ -13,6 +13,7 @@ def history() -> PairHistory:
     """12 methods x 60 prompts, a few scores unknown, features of the first 8."""
     rng = np.random.default_rng(2)
     ability, features = rng.normal(size=M), rng.normal(size=(M, N, P))
+    features[:, :, 0] += rng.normal(size=(M, 1))  # methods differ in it, too
     scores = ability[:, None] + features[:, :, 0] + rng.normal(size=(M, N))
     scores[rng.random(scores.shape) < 0.02] = np.nan
     features[8:] = np.nan
