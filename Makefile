@@ -39,7 +39,7 @@ imports: $(STAMP)  ## import directions
 
 check: test lint types imports  ## what CI runs without servers
 
-chaos: $(STAMP)  ## kill -9 of worker, agent and broker at random moments, SQLite and PostgreSQL
+chaos: $(STAMP)  ## kill -9 and outages at random moments: SQLite, PostgreSQL, and servers that fail as well
 	@$(BIN)/python -m benchmarks.chaos
 
 bench: $(STAMP)  ## measure speed and write docs/benchmarks.md

@@ -20,7 +20,7 @@ from agent.costs import Purchase, priced_purchases
 from agent.objectives import OBJECTIVES
 from agent.pairwise import advance_comparison
 from agent.situation import Situation, read_situation, unjudged
-from agent.text import amount
+from agent.text import amount, budget_name, cap_in_words, option_of
 from assay.errors import AssayError, BudgetExceededError, StorageError
 from policies import Selection
 from storage import estimates, jobs, ledger, studies, versions
@@ -208,8 +208,9 @@ def _buy(context: AgentContext, situation: Situation, found: _Found, chosen: Sel
             purchases = priced_purchases(
                 session, situation.columns, situation.methods, situation.specs, cells
             )
-            budgets = ledger.budgets_of(session, _scopes(situation))
-            count = ledger.affordable(budgets, [purchase.whole for purchase in purchases])
+            whole = [purchase.whole for purchase in purchases]
+            budgets = ledger.budgets_for(session, _scopes(situation), whole)
+            count = ledger.affordable(budgets, whole)
             if not studies.take_step(session, situation.study_id, situation.study.step):
                 raise _Overtaken
             _store_estimates(session, situation, found)
@@ -294,23 +295,38 @@ def _spent(session: Session, study_id: int) -> dict[int, int]:
 
 def _spent_up(budgets: Sequence[Budget], charge: Charge) -> bool:
     """Whether a cap would leave no room for the charge even if every open reservation were given back."""
-    return any(budget.cap - budget.spent < charge.in_unit(budget.unit) for budget in budgets)
+    return any(budget.cap - budget.spent < charge.in_budget(budget) for budget in budgets)
 
 
 def _exhausted(session: Session, situation: Situation, budgets: Sequence[Budget], charge: Charge) -> None:
-    """Pause the study, naming the cap that leaves no room for the next call."""
-    tight = next(b for b in budgets if b.cap - b.spent < charge.in_unit(b.unit))
+    """Pause the study, naming the cap that leaves no room for the next call; with room it goes on."""
+    tight = next(b for b in budgets if b.cap - b.spent < charge.in_budget(b))
     reason = (
-        f"budget exhausted: the {tight.scope} cap of {amount(tight.cap, tight.unit)} leaves"
+        f"budget exhausted: {cap_in_words(tight)} leaves"
         f" {amount(tight.cap - tight.spent, tight.unit)}, the next call may cost"
-        f" {amount(charge.in_unit(tight.unit), tight.unit)}; raise it with:"
-        f" assay study resume {situation.study_id} --max-usd AMOUNT"
+        f" {amount(charge.in_budget(tight), tight.unit)}; {_way_out(situation.study_id, tight)}"
     )
     studies.move(session, situation.study_id, StudyState.PAUSED, reason)
+    study = studies.find(session, situation.study_id)
+    study.waits_budget_id = tight.id
+    session.add(study)
     emit(
         session,
         "budget.exhausted",
-        {"study_id": situation.study_id, "scope": tight.scope, "unit": tight.unit},
+        {
+            "study_id": situation.study_id,
+            "budget_id": tight.id,
+            **tight.model_dump(include={"scope", "scope_id", "endpoint", "unit", "period", "cap", "spent"}),
+        },
+    )
+
+
+def _way_out(study_id: int, tight: Budget) -> str:
+    if tight.scope == "study" and tight.unit == "usd" and tight.period == "total":
+        return f"raise it with: assay study resume {study_id} --max-usd AMOUNT"
+    until = "" if tight.period == "total" else f"it goes on with the next {tight.period}, or "
+    return f"{until}raise it with: assay budget set {budget_name(tight)} --{option_of(tight.unit)} AMOUNT" + (
+        "" if tight.period == "total" else f" --per {tight.period}"
     )
 
 

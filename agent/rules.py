@@ -158,7 +158,20 @@ def _estimate_anew(session: Session, settings: Settings, version: EstimatorVersi
         studies.create(session, request)
 
 
+def on_budget_changed(session: Session, settings: Settings, payload: dict[str, Any]) -> set[int]:
+    """Let the studies go on that wait for room under a cap that was raised or whose period turned."""
+    query = select(Study.id).where(
+        Study.state == StudyState.PAUSED, Study.waits_budget_id == payload["budget_id"]
+    )
+    waiting = {int(i) for i in session.exec(query).all() if i is not None}
+    for study_id in sorted(waiting):
+        studies.move(session, study_id, StudyState.RUNNING)
+    return waiting
+
+
 RULES: dict[str, Rule] = {
+    "budget.raised": on_budget_changed,
+    "budget.renewed": on_budget_changed,
     "model.registered": on_model_registered,
     "prompts.added": on_prompts_added,
     "template.added": on_template_added,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from agent.objectives import OBJECTIVES
 from agent.pairwise import CompareObjective, judge_scorer
@@ -19,10 +19,13 @@ from assay.settings import Settings
 from estimators import ESTIMATORS
 from policies import POLICIES
 from storage import catalog, jobs, ledger, studies
+from storage.ledger import Charge
 from storage.studies import StudyRequest
-from storage.tables import Benchmark, Method, Study, StudyState
+from storage.tables import Benchmark, Job, JobState, Method, Model, Study, StudyState
+from workers.limits import endpoint_of
+from workers.work import spec_of
 
-__all__ = ["MOST_USD", "StudyOrder", "cancel", "micro_dollars", "order", "pause", "resume"]
+__all__ = ["MOST_USD", "StudyOrder", "cancel", "micro_dollars", "order", "pause", "resume", "retry_jobs"]
 
 #: More than anybody means, and small enough for the ledger's integers.
 MOST_USD = 1e9
@@ -199,3 +202,49 @@ def resume(
     state = StudyState.WAITING if study.state == StudyState.FAILED else StudyState.RUNNING
     studies.move(session, study_id, state)
     return study
+
+
+def retry_jobs(session: Session, job_ids: Sequence[int], study_id: int | None = None) -> list[int]:
+    """Ask again for what was set aside: a new job for each, reserved like the old one.
+
+    A call that was paid for and is made again is paid for again. The sweeper sends the new jobs.
+
+    Args:
+        session: A writing session.
+        job_ids: Jobs that were set aside; others are refused.
+        study_id: All that this study set aside as well.
+
+    Raises:
+        UsageError: A job is not set aside.
+        BudgetExceededError: A cap leaves no room; nothing was changed if the transaction is rolled back.
+    """
+    wanted = (col(Job.id).in_(list(job_ids))) | (col(Job.study_id) == (-1 if study_id is None else study_id))
+    parked = session.exec(select(Job).where(wanted, Job.state == JobState.PARKED).order_by(col(Job.id))).all()
+    missing = set(job_ids) - {job.id for job in parked}
+    if missing:
+        raise UsageError(
+            f"job {min(missing)} is not set aside", "see which are with: assay jobs list --state parked"
+        )
+    return [_again(session, job) for job in parked]
+
+
+def _again(session: Session, job: Job) -> int:
+    study = studies.find(session, job.study_id)
+    charge = _charge_again(session, job)
+    scopes = [("study", job.study_id), ("benchmark", study.benchmark_id), ("overall", 0)]
+    new_id = jobs.replace_parked(session, job)
+    ledger.reserve(session, ledger.budgets_for(session, scopes, [charge]), {new_id: charge})
+    return new_id
+
+
+def _charge_again(session: Session, job: Job) -> Charge:
+    """What was reserved for the job, in every unit that it was reserved in."""
+    units = ledger.reserved_for(session, job.id or 0)
+    model = session.get_one(Model, session.get_one(Method, job.method_id).model_id)
+    return Charge(
+        usd=units.get("usd", job.expected_cost),
+        calls=units.get("calls", 1),
+        tokens=units.get("tokens", 0),
+        gpu_ms=units.get("gpu-ms", 0),
+        endpoint=endpoint_of(spec_of(model)) if job.kind == "inference" else "",
+    )

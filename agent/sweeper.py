@@ -11,6 +11,7 @@ from agent.retraining import want_due
 from assay.statuses import Status
 from storage import jobs, ledger, versions
 from storage.events import emit
+from storage.tables import utc_now
 
 __all__ = ["Sweeper"]
 
@@ -26,9 +27,19 @@ class Sweeper:
 
     def sweep(self) -> None:
         """One round."""
+        self._turn_periods()
         self._return_expired()
         self._send_again()
         self._send_training()
+
+    def _turn_periods(self) -> None:
+        """Begin new periods of budgets; studies that wait for one go on by the event."""
+        with self._context.database.read() as session:
+            now = utc_now()
+            if all(ledger.period_start(b.period, now) <= b.starts_at for b in ledger.periodic(session)):
+                return
+        with self._context.database.begin() as session:
+            ledger.turn_periods(session, ledger.periodic(session))
 
     def _return_expired(self) -> None:
         """Jobs of silent workers go back; after too many tries they are set aside.

@@ -5,7 +5,19 @@ from __future__ import annotations
 import unicodedata
 from datetime import datetime
 
-__all__ = ["ago", "amount", "dollars", "printable", "printable_lines", "span"]
+from storage.tables import Budget
+
+__all__ = [
+    "ago",
+    "amount",
+    "budget_name",
+    "cap_in_words",
+    "dollars",
+    "option_of",
+    "printable",
+    "printable_lines",
+    "span",
+]
 
 LONGEST = 200
 # Control, format (direction overrides, zero-width), surrogate, private use, line and paragraph separators.
@@ -61,4 +73,25 @@ def ago(then: datetime | None, now: datetime) -> str:
 
 def amount(value: int, unit: str) -> str:
     """An amount of a budget: dollars with their sign, everything else with its unit."""
+    if unit == "gpu-ms":
+        return f"{value / 1000:,.1f} GPU seconds"
     return dollars(value) if unit == "usd" else f"{value:,} {unit}"
+
+
+def budget_name(budget: Budget) -> str:
+    """A budget's scope as it is written in commands: "overall", "study 7", "endpoint http://host/v1"."""
+    if budget.scope == "overall":
+        return "overall"
+    return f"{budget.scope} {budget.endpoint or budget.scope_id}"
+
+
+def option_of(unit: str) -> str:
+    """The option of `assay budget set` that gives an amount of this unit."""
+    return "gpu-seconds" if unit == "gpu-ms" else unit
+
+
+def cap_in_words(budget: Budget) -> str:
+    """Such as "the overall cap of $5.00 per day"."""
+    per = "" if budget.period == "total" else f" per {budget.period}"
+    scope = f"{budget.scope} {budget.endpoint}".strip()
+    return f"the {scope} cap of {amount(budget.cap, budget.unit)}{per}"

@@ -62,12 +62,12 @@ class ChaosPlan:
     agents: int = 1
 
 
-def chaos_settings(folder: Path, database_url: str) -> Settings:
+def chaos_settings(folder: Path, database_url: str, broker_url: str = "") -> Settings:
     """Short leases, so that what a killed process held is soon taken up again."""
     return Settings(
         data_dir=folder,
         database_url=database_url,
-        broker_url="",
+        broker_url=broker_url,
         lease_s=3.0,
         sweep_s=1.0,
         redispatch_s=3.0,

@@ -4,7 +4,10 @@ Two workers, a trainer, the agent and the bundled broker run under the superviso
 starts again what dies. The studies buy from the replay backend and, through the openai backend, from a local
 endpoint that counts what it bills; both are slow and fail now and then. Budgets are read 20 times a second.
 
-Run with `python -m benchmarks.chaos --database sqlite --seed 1`, or `make chaos` for SQLite and PostgreSQL.
+With `--database servers`, PostgreSQL and Redis of our own run behind proxies; besides the kills the database
+is restarted as by a crash, the broker is killed and started again, and the network refuses both for 10 s.
+
+Run with `python -m benchmarks.chaos --database sqlite --seed 1`, or `make chaos` for all three.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,7 @@ from agent.supervisor import Child, Supervisor, embedded_children
 from assay.errors import AssayError
 from assay.settings import Settings
 from benchmarks._chaos_checks import BudgetSampler, Check, check_all
+from benchmarks._chaos_servers import OUTAGES, Servers, own_servers
 from benchmarks._chaos_world import ChaosPlan, chaos_settings, fill
 from benchmarks.databases import KINDS, fresh_database
 from benchmarks.report import markdown_table, update_section
@@ -37,6 +43,9 @@ from storage import studies
 from storage.database import Database
 
 __all__ = ["ChaosResult", "main", "run_chaos"]
+
+#: PostgreSQL and Redis of our own, which fail as well.
+SERVERS = "servers"
 
 VICTIMS = ("worker-1", "worker-2", "trainer", "agent", "broker")
 
@@ -65,13 +74,15 @@ class ChaosResult:
         return all(check.holds for check in self.checks)
 
 
-def run_chaos(folder: Path, database_url: str, plan: ChaosPlan) -> ChaosResult:
-    """Run one kill test in an empty folder on an empty database.
+def run_chaos(
+    folder: Path, database_url: str, plan: ChaosPlan, servers: Servers | None = None
+) -> ChaosResult:
+    """Run one kill test in an empty folder on an empty database; with servers of its own, they fail as well.
 
     Raises:
         AssayError: Something did not start.
     """
-    settings = chaos_settings(folder, database_url)
+    settings = chaos_settings(folder, database_url, servers.broker_url if servers else "")
     database = Database(settings.database)
     database.upgrade()
     port = free_port()
@@ -82,7 +93,7 @@ def run_chaos(folder: Path, database_url: str, plan: ChaosPlan) -> ChaosResult:
         supervisor.start()
         _wait_for_endpoint(port, supervisor)
         with BudgetSampler(database) as sampler:
-            killed, under_way = _kill(supervisor, database, plan)
+            killed, under_way = _kill(supervisor, database, plan, servers)
             _wait_until_done(supervisor, database, plan.patience_s)
             seconds = time.monotonic() - started
             bill: dict[str, Any] = httpx.get(f"http://127.0.0.1:{port}/bill", timeout=10).json()
@@ -94,9 +105,9 @@ def run_chaos(folder: Path, database_url: str, plan: ChaosPlan) -> ChaosResult:
 
 
 def _supervisor(settings: Settings, plan: ChaosPlan, port: int) -> Supervisor:
-    endpoint = [sys.executable, "-m", "benchmarks._chaos_endpoint", str(settings.data_dir / "answers.json")]
+    endpoint = [sys.executable, "-m", "benchmarks.endpoint", str(settings.data_dir / "answers.json")]
     endpoint += ["--port", str(port), "--latency-ms", str(plan.latency_ms)]
-    endpoint += ["--failure-rate", str(plan.failure_rate)]
+    endpoint += ["--fault-rate", str(plan.failure_rate), "--faults", "error"]
     children = embedded_children(settings, workers=2, web=False, port=0)
     children += [
         Child(f"agent-{i}", [sys.executable, "-m", "agent", "agent"]) for i in range(2, plan.agents + 1)
@@ -117,10 +128,15 @@ def _wait_for_endpoint(port: int, supervisor: Supervisor) -> None:
     raise AssayError("the endpoint did not start", f"see {supervisor.logs}")
 
 
-def _kill(supervisor: Supervisor, database: Database, plan: ChaosPlan) -> tuple[Counter[str], int]:
+def _kill(
+    supervisor: Supervisor, database: Database, plan: ChaosPlan, servers: Servers | None
+) -> tuple[Counter[str], int]:
     """Kill the planned victims at the planned moments; returns who was killed and how many during work."""
     rng = np.random.default_rng([plan.seed, plan.kills])
     victims = [*VICTIMS, *(f"agent-{i}" for i in range(2, plan.agents + 1))]
+    outages = _planned_outages(plan, rng) if servers else {}
+    if servers:
+        victims.remove("broker")  # which is none of the supervisor's children then
     killed: Counter[str] = Counter()
     under_way = 0
     for i, gap in enumerate(rng.uniform(*plan.gap_s, plan.kills)):
@@ -133,8 +149,28 @@ def _kill(supervisor: Supervisor, database: Database, plan: ChaosPlan) -> tuple[
         os.kill(victim.process.pid, signal.SIGKILL)
         killed[victim.name] += 1
         under_way += bool(unfinished)
+        if servers and i in outages:
+            print(f"outage: {outages[i]}", flush=True)
+            _strike(supervisor, servers, outages[i])
+            killed[outages[i]] += 1
         print(f"kill {i + 1:2d}: {victim.name}, {unfinished} studies unfinished", flush=True)
     return killed, under_way
+
+
+def _planned_outages(plan: ChaosPlan, rng: np.random.Generator) -> dict[int, str]:
+    """After which kill each outage comes: every kind twice, in random order, evenly spread."""
+    order = rng.permutation([*OUTAGES, *OUTAGES])
+    gap = max(1, plan.kills // len(order))
+    return {gap * k + gap // 2: str(outage) for k, outage in enumerate(order)}
+
+
+def _strike(supervisor: Supervisor, servers: Servers, outage: str) -> None:
+    """Bring the outage about while the supervisor goes on restarting what dies of it."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(servers.strike, outage)
+        while not running.done():
+            _watch(supervisor, 0.1)
+        running.result()
 
 
 def _watch(supervisor: Supervisor, seconds: float) -> None:
@@ -184,12 +220,19 @@ def _tracebacks(logs: Path) -> dict[str, int]:
 
 
 def _measure(kind: str, plan: ChaosPlan) -> ChaosResult | None:
-    with fresh_database(kind) as url:
+    if kind == SERVERS:  # outages take time: fewer kills and longer studies, so that all hit unfinished work
+        plan = replace(plan, kills=min(plan.kills, 18), max_prompts=170)
+    with ExitStack() as stack:
+        servers = stack.enter_context(own_servers()) if kind == SERVERS else None
+        if kind == SERVERS:
+            url = servers.database_url if servers else None
+        else:
+            url = stack.enter_context(fresh_database(kind))
         if url is None:
             return None
         folder = Path(tempfile.mkdtemp(prefix="assay-chaos-"))
         print(f"kill test on {kind}, seed {plan.seed}, in {folder}", flush=True)
-        result = run_chaos(folder, url, plan)
+        result = run_chaos(folder, url, plan, servers)
         _show(kind, result)
         if result.holds:
             shutil.rmtree(folder)
@@ -205,6 +248,20 @@ def _show(kind: str, result: ChaosResult) -> None:
     for line, count in sorted(result.tracebacks.items()):
         print(f"  in the logs {count} x {line}")
     print(flush=True)
+
+
+def _report_servers(result: ChaosResult, plan: ChaosPlan) -> None:
+    rows = [(check.what, ("yes: " if check.holds else "NO: ") + check.found) for check in result.checks]
+    rows += [("killed, and outages", _killed(result)), ("seconds", f"{result.seconds:.0f}")]
+    update_section(
+        "Kill test with outages",
+        f"python -m benchmarks.chaos --database servers --seed {plan.seed}",
+        markdown_table(["what must hold", "PostgreSQL and Redis that fail as well"], rows),
+        data="generated: 5 studies of up to 170 calls on 180 prompts, history of 20 models",
+        seeds=str(plan.seed),
+        notes="Besides kill -9 of workers, trainer and agent: the database restarted as by a crash, the"
+        " broker killed and started again, and the network refusing both for 10 s, twice each.",
+    )
 
 
 def _report(results: dict[str, ChaosResult], plan: ChaosPlan) -> None:
@@ -238,17 +295,22 @@ def _killed(result: ChaosResult) -> str:
 def main() -> None:
     """Run, print, write docs/benchmarks.md; exit 1 where anything does not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
+    parser.add_argument("--database", choices=[*KINDS, SERVERS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--agents", type=int, default=1, help="agent processes")
     parser.add_argument("--no-report", action="store_true", help="leave docs/benchmarks.md as it is")
     options = parser.parse_args()
     plan = replace(ChaosPlan(), seed=options.seed, kills=options.kills, agents=options.agents)
-    kinds = list(KINDS) if options.database == "both" else [options.database]
+    kinds = [*KINDS, SERVERS] if options.database == "all" else [options.database]
     results = {kind: result for kind in kinds if (result := _measure(kind, plan)) is not None}
+    served = results.pop(SERVERS, None)
+    if served and not options.no_report:
+        _report_servers(served, plan)
     if results and not options.no_report:
         _report(results, plan)
+    if served:
+        results[SERVERS] = served
     sys.exit(0 if all(result.holds for result in results.values()) else 1)
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "park",
     "parked_cells",
     "renew",
+    "replace_parked",
     "requeue",
     "store_bills",
     "undispatched",
@@ -249,6 +250,21 @@ def park(
         )
     )
     return bool(_update(session, statement).rowcount)
+
+
+def replace_parked(session: Session, job: Job) -> int:
+    """Give up a job that was set aside, for a new one of the same cell that is due at once; its id.
+
+    Raises:
+        IntegrityError: The cell has an open job already.
+    """
+    _update(session, update(Job).where(col(Job.id) == job.id).values(state=JobState.CANCELLED))
+    kept = {"study_id", "method_id", "prompt_id", "scorer_id", "other_method_id", "kind", "step"}
+    new = Job(**job.model_dump(include=kept | {"gain", "probability", "expected_cost"}))
+    new.dispatched_at = new.created_at - timedelta(days=1)  # so that the sweeper sends it
+    session.add(new)
+    session.flush()
+    return int(new.id or 0)
 
 
 def requeue(

@@ -179,7 +179,7 @@ def move(session: Session, study_id: int, state: StudyState, reason: str = "") -
             f"study {study_id} is {study.state} and cannot become {state}",
             f"see: assay study show {study_id}",
         )
-    study.state, study.reason = state, reason
+    study.state, study.reason, study.waits_budget_id = state, reason, None
     final = state in (StudyState.DONE, StudyState.CANCELLED, StudyState.FAILED)
     study.finished_at = utc_now() if final else None
     session.add(study)

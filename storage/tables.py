@@ -437,6 +437,7 @@ class Budget(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     scope: str  # study, benchmark, endpoint, overall
     scope_id: int = 0
+    endpoint: str = ""  # scope endpoint: its name
     unit: str = "usd"
     period: str = "total"  # total, month, day, hour (UTC)
     starts_at: datetime = _time()

@@ -14,6 +14,7 @@ from assay.errors import UnknownPriceError
 from assay.specs import ModelSpec, Price
 from storage.ledger import Charge
 from workers.backends import BACKENDS, Answer, Request
+from workers.limits import endpoint_of
 
 __all__ = [
     "CHARACTERS_PER_TOKEN",
@@ -125,6 +126,7 @@ def worst_case_charge(spec: ModelSpec, price: Price, text: str) -> Charge:
         calls=1,
         tokens=tokens_in + tokens_out,
         gpu_ms=_longest_gpu_ms(spec),
+        endpoint=endpoint_of(spec),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -94,10 +95,14 @@ def worker(
     settings = load_settings()
     open_database(settings).close()  # a clear error now, not one per task
     broker.ping(settings.broker, START_PATIENCE_S)
-    from workers.app import app
-
-    app.worker_main(
+    # In this process's place: a worker needs little of the memory of a program with every command.
+    os.execv(  # noqa: S606
+        sys.executable,
         [
+            sys.executable,
+            "-m",
+            "celery",
+            "--app=workers.app",
             "worker",
             f"--queues={queues}",
             "--pool=threads",
@@ -106,7 +111,7 @@ def worker(
             "--without-gossip",
             "--without-mingle",
             "--loglevel=INFO",
-        ]
+        ],
     )
 
 

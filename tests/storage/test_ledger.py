@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sqlmodel import select
 
 from assay.errors import BudgetExceededError
-from storage import jobs, ledger
+from storage import events, jobs, ledger
 from storage.database import Database
 from storage.ledger import Charge
 from storage.tables import Budget, LedgerEntry, LedgerState
@@ -221,3 +222,125 @@ def test_eight_processes_never_pass_one_cap(db: Database):
     spent = sum(entry.settled for entry in entries)
     assert state(db)["usd"] == (0, spent)
     assert spent <= CAP
+
+
+# --- several budgets at once -------------------------------------------------------------------------------
+
+SEVERAL = {"study": 100, "benchmark": 70, "endpoint": 50, "overall": 90}
+URLS = ("http://a/v1", "http://b/v1")
+
+
+def several_budgets(db: Database, example: Example) -> None:
+    with db.begin() as session:
+        for scope, cap in SEVERAL.items():
+            scope_id = {"study": example.study_id, "benchmark": 1, "overall": 0}.get(scope)
+            if scope_id is None:
+                scope_id = ledger.endpoint_id(session, URLS[0])
+            ledger.set_cap(session, scope, scope_id, "usd", cap)
+        ledger.set_cap(session, "overall", 0, "calls", 6)
+        ledger.set_cap(session, "overall", 0, "usd", 40, period="day")
+
+
+several_steps = st.one_of(
+    st.tuples(st.just("reserve"), which, st.integers(0, 40), st.sampled_from(URLS)),
+    st.tuples(st.just("settle"), which, st.integers(0, 40), st.just("")),
+    st.tuples(st.just("release"), which, st.just(0), st.just("")),
+    st.tuples(st.just("worst"), which, st.just(0), st.just("")),
+    st.tuples(st.just("tomorrow"), which, st.just(0), st.just("")),
+)
+
+
+@pytest.fixture
+def several_example(db: Database) -> tuple[Database, Example, list[int]]:
+    example = small_benchmark(db, caps={})
+    several_budgets(db, example)
+    return db, example, add_jobs(db, example, N_JOBS)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sequence=st.lists(several_steps, max_size=14))
+def test_every_one_of_several_budgets_holds_at_every_moment(several_example, sequence):
+    db, example, job_ids = several_example
+    clock = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with db.begin() as session:
+        session.connection().exec_driver_sql("DELETE FROM ledgerentry")
+        session.connection().exec_driver_sql("UPDATE budget SET reserved = 0, spent = 0, warned = 0")
+        for budget in session.exec(select(Budget)).all():
+            budget.starts_at = ledger.period_start(budget.period, clock)
+            session.add(budget)
+    for name, which_jobs, usd, url in sequence:
+        clock += timedelta(days=1) if name == "tomorrow" else timedelta(seconds=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ledger, "utc_now", lambda now=clock: now)
+            _step(db, example, name, [job_ids[i] for i in which_jobs], usd, url)
+        _check_several(db)
+
+
+def _step(db: Database, example: Example, name: str, ids: list[int], usd: int, url: str) -> None:
+    scopes = [("study", example.study_id), ("benchmark", 1), ("overall", 0)]
+    try:
+        with db.begin() as session:
+            if name == "reserve":
+                charges = {i: Charge(usd=usd, endpoint=url) for i in ids}
+                ledger.reserve(session, ledger.budgets_for(session, scopes, charges.values()), charges)
+            elif name == "settle":
+                entries = session.exec(select(LedgerEntry).where(LedgerEntry.state == "reserved")).all()
+                most = {e.job_id: e.reserved for e in entries if e.budget_id == 1}
+                ledger.settle(session, {i: Charge(usd=min(usd, most.get(i, usd))) for i in ids})
+            elif name == "release":
+                ledger.release(session, ids)
+            elif name == "worst":
+                ledger.settle_at_worst(session, ids)
+            else:
+                ledger.turn_periods(session, ledger.periodic(session))
+    except (BudgetExceededError, ValueError):
+        assert name == "reserve"
+
+
+def _check_several(db: Database) -> None:
+    with db.read() as session:
+        entries = session.exec(select(LedgerEntry)).all()
+        for budget in session.exec(select(Budget)).all():
+            mine = [entry for entry in entries if entry.budget_id == budget.id]
+            assert budget.spent == ledger.spent_by_job(session, budget.id or 0)
+            assert budget.reserved == sum(e.reserved for e in mine if e.state == LedgerState.RESERVED)
+            if budget.period == "total":
+                assert budget.spent + budget.reserved <= budget.cap
+            else:  # what yesterday reserved may still come to be spent, beside what today took
+                assert budget.spent <= 2 * budget.cap
+            assert budget.warned == 0 or budget.spent * 100 >= budget.cap * budget.warned
+
+
+def test_an_endpoints_cap_counts_its_own_calls_only(db: Database):
+    example = small_benchmark(db, caps={})
+    several_budgets(db, example)
+    first, second = add_jobs(db, example, 2)
+    charges = {first: Charge(usd=45, endpoint=URLS[1]), second: Charge(usd=20, endpoint=URLS[0])}
+    with db.begin() as session:
+        budgets = ledger.budgets_for(session, [], charges.values())
+        assert [budget.scope for budget in budgets] == ["endpoint"]
+        ledger.reserve(session, budgets, charges)
+        assert ledger.budgets_for(session, [], charges.values())[0].reserved == 20
+
+
+def test_a_cap_is_announced_at_four_fifths_and_when_it_is_spent(db: Database):
+    example = small_benchmark(db, caps={"usd": 100})
+    ids = add_jobs(db, example, 4)
+    reserve(db, example, {i: Charge(usd=25) for i in ids})
+    seen = []
+    for job_id in ids:
+        with db.begin() as session:
+            ledger.settle(session, {job_id: Charge(usd=25)})
+        with db.read() as session:
+            seen.append([e.kind for e in events.recent(session) if e.kind.startswith("budget")])
+    assert seen[:3] == [[], [], []]
+    assert seen[3] == ["budget.spent", "budget.warning"]
+
+
+def test_a_raised_cap_is_an_event_and_a_lowered_one_is_none(db: Database):
+    example = small_benchmark(db, caps={"usd": 100})
+    with db.begin() as session:
+        ledger.set_cap(session, "study", example.study_id, "usd", 50)
+        assert "budget.raised" not in [e.kind for e in events.recent(session)]
+        ledger.set_cap(session, "study", example.study_id, "usd", 60)
+        assert "budget.raised" in [e.kind for e in events.recent(session)]

@@ -6,6 +6,7 @@ httpx 19 % (64 % without keep-alive), the openai client over its aiohttp transpo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -37,6 +38,31 @@ class Reply(dict[str, Any]):
     wait_s: float = 0.0
 
 
+class _Connections:
+    """The session of one event loop, shared by all that is open in it; connections outlive a batch."""
+
+    _open: dict[asyncio.AbstractEventLoop, _Connections] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        # How much may be in flight is the limits' business.
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self.users = 0
+
+    @classmethod
+    def enter(cls) -> _Connections:
+        loop = asyncio.get_running_loop()
+        if loop not in cls._open:
+            cls._open[loop] = cls()
+        cls._open[loop].users += 1
+        return cls._open[loop]
+
+    async def leave(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            del self._open[asyncio.get_running_loop()]
+            await self.session.close()
+
+
 class JsonEndpoint:
     """Posts JSON to one endpoint over kept-alive connections; to be used within one event loop.
 
@@ -50,7 +76,7 @@ class JsonEndpoint:
         self._url = url.rstrip("/")
         self._headers = dict(headers)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: _Connections | None = None
 
     async def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
         """Post a body to a path below the base URL; the object that came back.
@@ -58,13 +84,13 @@ class JsonEndpoint:
         Raises:
             CallError: Nothing usable came.
         """
-        if self._session is None:  # a session belongs to the loop that runs when it is made
-            connector = aiohttp.TCPConnector(limit=0)  # how much may be in flight is the limits' business
-            self._session = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, timeout=self._timeout
-            )
+        if self._connections is None:
+            self._connections = _Connections.enter()
+        all_headers = {**self._headers, **headers}
         try:
-            async with self._session.post(self._url + path, json=body, headers=headers) as response:
+            async with self._connections.session.post(
+                self._url + path, json=body, headers=all_headers, timeout=self._timeout
+            ) as response:
                 content = await response.read()
                 return _reply(response.status, response.headers, content)
         except TimeoutError as error:
@@ -89,8 +115,9 @@ class JsonEndpoint:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        if self._connections is not None:
+            await self._connections.leave()
+            self._connections = None
 
 
 def _reply(status: int, headers: Mapping[str, str], content: bytes) -> Reply:

@@ -41,6 +41,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("scope", sa.String(), nullable=False),
         sa.Column("scope_id", sa.Integer(), nullable=False),
+        sa.Column("endpoint", sa.String(), nullable=False),
         sa.Column("unit", sa.String(), nullable=False),
         sa.Column("period", sa.String(), nullable=False),
         sa.Column("starts_at", sa.DateTime(timezone=True), nullable=False),
