@@ -28,7 +28,6 @@ class Objective(Protocol):
     """Judges a study's rows; keeps nothing between steps."""
 
     default_policy: str | None
-    default_estimator: str | None
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """Raise UsageError where the policy or the number of methods does not fit."""
@@ -55,7 +54,6 @@ class EstimateObjective:
     """A method's benchmark score, from acquired and predicted scores."""
 
     default_policy: str | None = None  # the configured one
-    default_estimator: str | None = None
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """See `Objective.check`."""
@@ -88,7 +86,6 @@ class BestObjective:
     """The best of some methods, judged by the policy that chooses among them."""
 
     default_policy: str | None = "ucb-e"
-    default_estimator: str | None = None
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """See `Objective.check`."""
@@ -142,8 +139,7 @@ class DistributionObjective:
     What a step draws depends on the study's seed and step alone.
     """
 
-    default_policy: str | None = "balanced"
-    default_estimator: str | None = "x-pirt"
+    default_policy: str | None = None  # by the size of the history
 
     def check(self, policy: type[Policy], methods: int) -> None:
         """See `Objective.check`."""

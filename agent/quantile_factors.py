@@ -21,6 +21,7 @@ from policies import Policy
 __all__ = ["learn_factors"]
 
 FOLDS = 2
+DRAWS = 200
 LEAST_HALF_WIDTH = 1e-6
 MOST = 10.0
 
@@ -79,7 +80,7 @@ def _ratio(
     at: Sequence[float],
 ) -> NDArray[np.float64]:
     """(Q,) how far the truth lies from the estimate, in half-widths of the interval on that side."""
-    found = score_distribution(estimator, observed, np.random.default_rng(0))
+    found = score_distribution(estimator, observed, np.random.default_rng(0), DRAWS)
     low, high = found.intervals(at, level)
     middle = found.quantiles(at)
     half = np.where(truth >= middle, high - middle, middle - low)

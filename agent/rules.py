@@ -10,6 +10,7 @@ from sqlmodel import Session, col, func, select
 from agent.templates import on_template_added
 from assay.settings import Settings
 from assay.specs import ModelSpec
+from estimators import ESTIMATORS
 from policies import POLICIES
 from storage import catalog, studies, versions
 from storage.studies import StudyRequest
@@ -27,7 +28,7 @@ from storage.tables import (
 from workers.backends import BACKENDS
 from workers.work import spec_of
 
-__all__ = ["RULES", "automatic_study", "default_choice", "evaluated_before"]
+__all__ = ["RULES", "automatic_study", "default_choice", "distribution_choice", "evaluated_before"]
 
 #: Effects of an event: rows are written here, the studies named in the answer are advanced afterwards.
 Rule = Callable[[Session, Settings, dict[str, Any]], set[int]]
@@ -223,6 +224,14 @@ def default_choice(session: Session, settings: Settings, benchmark: Benchmark) -
         return "stratified", "aggregate"
     drawn = POLICIES.get(settings.policy).design == "random"
     return settings.policy if drawn or size >= LEAST_FOR_DESIGN else "stratified", settings.estimator
+
+
+def distribution_choice(session: Session, benchmark: Benchmark, estimator: str | None) -> tuple[str, str]:
+    """Policy and estimator of a distribution study: what learns from other methods, if there are enough."""
+    rich = _history_size(session, benchmark) >= LEAST_FOR_DESIGN
+    chosen = estimator or ("mirt-group" if rich else "x-pirt")
+    designed = rich and callable(getattr(ESTIMATORS.get(chosen), "linearize", None))
+    return ("quantile-variance" if designed else "balanced"), chosen
 
 
 def _can_run(model: Model) -> bool:

@@ -13,6 +13,7 @@ from sqlmodel import Session, col, select
 from agent.objectives import OBJECTIVES
 from agent.pairwise import CompareObjective, judge_scorer
 from agent.rules import default_choice
+from agent.rules import default_choice, distribution_choice
 from agent.templates import template_methods
 from assay.errors import UsageError
 from assay.settings import Settings
@@ -81,8 +82,10 @@ def order(session: Session, settings: Settings, wanted: StudyOrder) -> list[int]
     aim = OBJECTIVES.get(wanted.objective)()
     benchmark = catalog.find_benchmark(session, wanted.benchmark)
     defaults = default_choice(session, settings, benchmark)
+    if wanted.objective == "distribution":
+        defaults = distribution_choice(session, benchmark, wanted.estimator)
     policy = wanted.policy or aim.default_policy or defaults[0]
-    estimator = wanted.estimator or aim.default_estimator or defaults[1]
+    estimator = wanted.estimator or defaults[1]
     ESTIMATORS.get(estimator)
     ids = []
     for methods in _groups(session, benchmark, wanted):

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from agent import render
-from agent.commands._shared import JsonOption, console, print_json
+from agent.commands._shared import JsonOption, console, print_json, print_rows
 from agent.demo import DemoResult, run_demo
+from agent.demo._formats import run_formats_demo
 from agent.demo._run import Progress
 from agent.leaderboard import Leaderboard
 
@@ -25,12 +26,18 @@ def register(app: typer.Typer) -> None:
 def demo(
     folder: Annotated[Path, typer.Option(help="Working folder; emptied first.")] = Path(".assay/demo"),
     seed: Annotated[int, typer.Option(help="Which simulated world.")] = 0,
+    formats: Annotated[
+        bool, typer.Option("--formats", help="Instead: one model by 50 formatting variants of a template.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Build a small benchmark, register a new model, and let the agent evaluate it under a budget.
 
     Example: assay demo
     """
+    if formats:
+        _formats(folder.absolute(), seed, json_)
+        return
     if json_:
         result = run_demo(folder.absolute(), lambda _: None, seed=seed)
         print_json({**asdict(result), "board": render.as_dict(result.board)})
@@ -41,6 +48,28 @@ def demo(
     result = run_demo(folder.absolute(), _teller(), seed=seed)
     _print_board(result)
     _print_summary(result)
+
+
+def _formats(folder: Path, seed: int, json_: bool) -> None:
+    """The demo of a score distribution."""
+    if json_:
+        print_json(asdict(run_formats_demo(folder, lambda _: None, seed=seed)))
+        return
+    console.print("[bold]Assay demo[/bold]: one model, 50 formatting variants of a template, 60 prompts\n")
+    found = run_formats_demo(folder, _teller(), seed=seed)
+    rows = [
+        (f"{100 * at:g} %", f"{value:.3f}", f"{low:.3f} to {high:.3f}", f"{true:.3f}")
+        for at, value, low, high, true in zip(
+            found.at, found.estimated, found.low, found.high, found.true, strict=True
+        )
+    ]
+    console.print()
+    print_rows("quantiles", ("quantile", "estimate", "95 % interval", "true"), rows, empty="")
+    console.print(
+        f"calls bought: {found.calls} of the {found.full_calls} that all cells would take\n"
+        f"money spent: ${found.spent_usd:.4f} of the cap of ${found.cap_usd:.2f}; {found.seconds:.1f} s",
+        highlight=False,
+    )
 
 
 def _teller() -> Any:

@@ -26,7 +26,15 @@ from storage.database import Database
 from storage.importing import import_matrix_folder
 from storage.tables import Study, StudyState
 
-__all__ = ["DemoResult", "Progress", "run_demo"]
+__all__ = [
+    "PATIENCE_S",
+    "DemoResult",
+    "Progress",
+    "free_port",
+    "run_demo",
+    "start_world",
+    "wait_for_endpoint",
+]
 
 BENCHMARK = "demo"
 CAP_USD = 0.05
@@ -100,7 +108,7 @@ def run_demo(folder: Path, tell: Callable[[Progress], None], *, seed: int = 0) -
         stack.callback(supervisor.stop)
         tell(Progress("starting broker, agent, worker and a local endpoint"))
         supervisor.start()
-        _wait_for_endpoint(port, supervisor)
+        wait_for_endpoint(port, supervisor)
         tell(Progress(f"registering {NEW_MODEL} by dropping a file into the watched folder"))
         started = time.monotonic()
         _drop_model_file(settings, port)
@@ -137,6 +145,11 @@ def _fill(settings: Settings, world: World) -> Database:
 def _supervisor(settings: Settings, world: World, port: int) -> Supervisor:
     answers = settings.data_dir / "answers.json"
     world.save_answers(answers)
+    return start_world(settings, answers, port)
+
+
+def start_world(settings: Settings, answers: Path, port: int) -> Supervisor:
+    """Broker, agent and worker beside an endpoint that gives the stored answers; not started yet."""
     endpoint = [sys.executable, "-m", "agent.demo.endpoint", str(answers), "--port", str(port)]
     children = embedded_children(settings, workers=1, web=False, port=settings.web_port)
     return Supervisor([Child("endpoint", endpoint), *children], settings, settings.environment())
@@ -149,7 +162,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for_endpoint(port: int, supervisor: Supervisor) -> None:
+def wait_for_endpoint(port: int, supervisor: Supervisor) -> None:
+    """Wait until the endpoint answers.
+
+    Raises:
+        AssayError: It does not within a minute.
+    """
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:

@@ -190,3 +190,16 @@ def test_what_cannot_work_is_refused_before_anything_is_stored(
     with pytest.raises(error, match=message):
         order(world, **wanted)
     assert not world.studies()
+
+
+def test_enough_history_chooses_cells_for_the_quantiles(tmp_path: Path, endpoint: Endpoint) -> None:
+    world = World.open(tmp_path).with_history(models=110, tests=1, prompts=24)
+    with world.database.begin() as session:
+        for i in range(6):
+            add_template(session, f"way-{i}", f"way {i}: {{text}}")
+    world.add_model("m109")
+    study = order(world, benchmark="trivia", methods=["m109"], templates=["way-*"], max_prompts=40)
+    kept = world.study(study)
+    assert (kept.policy, kept.estimator) == ("quantile-variance", "mirt-group")
+    world.settle()
+    assert world.study(study).state == StudyState.DONE
