@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlmodel import Session, col, select
 
+from agent.sensitivity import kendalls_w
 from assay.errors import UsageError
 from storage import estimates
 from storage.catalog import find_benchmark
 from storage.coverage import load_coverage
 from storage.tables import Benchmark, Method, Model, Template
 
-__all__ = ["score_table"]
+__all__ = ["score_table", "subject_agreement"]
 
 Table = tuple[NDArray[np.float64], list[str], list[str]]
 
@@ -49,8 +50,23 @@ def score_table(session: Session, benchmarks: Sequence[str], models: Sequence[st
     return np.array([[by_row[row][name] for name in names] for row in rows]), names, rows
 
 
-def _scores(session: Session, benchmark: Benchmark) -> dict[tuple[str, str], float]:
-    """(model, template) -> newest estimate, or the exact score of a complete row."""
+def subject_agreement(session: Session, benchmark: str, models: Sequence[str]) -> dict[str, float]:
+    """By model, Kendall's W of the datasets (subjects) ranking its templates, by acquired scores.
+
+    Only templates with a score in every dataset count; models with fewer than two, and benchmarks with
+    one dataset, have none.
+    """
+    coverage = load_coverage(session, find_benchmark(session, benchmark), None)
+    names = _names(session)
+    found: dict[str, list[NDArray[np.float64]]] = {}
+    for pk, counts, sums in zip(coverage.method_pks.tolist(), coverage.counts, coverage.sums, strict=True):
+        if pk in names and names[pk][0] in models and (counts > 0).all() and len(counts) > 1:
+            found.setdefault(names[pk][0], []).append(sums / counts)
+    return {model: kendalls_w(np.array(rows).T) for model, rows in found.items() if len(rows) > 1}
+
+
+def _names(session: Session) -> dict[int | None, tuple[str, str]]:
+    """(model, template) names by method, of the models in use."""
     query = (
         select(Method.id, Model.name, Template.name)
         .join(Model, col(Model.id) == col(Method.model_id))
@@ -58,7 +74,12 @@ def _scores(session: Session, benchmark: Benchmark) -> dict[tuple[str, str], flo
         .where(col(Model.retired_at).is_(None))
         .order_by(col(Method.id))
     )
-    names = {pk: (model, template) for pk, model, template in session.exec(query).all()}
+    return {pk: (model, template) for pk, model, template in session.exec(query).all()}
+
+
+def _scores(session: Session, benchmark: Benchmark) -> dict[tuple[str, str], float]:
+    """(model, template) -> newest estimate, or the exact score of a complete row."""
+    names = _names(session)
     assert benchmark.id is not None
     scores = {e.method_id: e.score for e in estimates.latest(session, benchmark.id)}
     coverage = load_coverage(session, benchmark, None)

@@ -11,7 +11,7 @@ import typer
 from sqlmodel import Session, col, func, select
 
 from agent.commands._shared import AssayGroup, JsonOption, console, database, print_json, print_rows, say
-from agent.score_table import score_table
+from agent.score_table import score_table, subject_agreement
 from agent.sensitivity import sensitivity
 from agent.template_variants import generate_variants
 from assay.errors import BadInputError, UsageError
@@ -180,6 +180,7 @@ def sensitivity_(
     """
     with database().read() as session:
         table, models, rows = score_table(session, benchmark, model or [])
+        subjects = subject_agreement(session, benchmark[0], models) if len(benchmark) == 1 else {}
     found = sensitivity(table, models, rows)
     if json_:
         print_json(
@@ -187,6 +188,7 @@ def sensitivity_(
                 "templates": found.templates,
                 "changed_rankings": found.changed,
                 "kendalls_w": found.agreement,
+                "kendalls_w_of_subjects": subjects,
                 "models": [
                     {"model": name, "low": low, "median": median, "high": high, "spread": high - low}
                     for name, low, median, high in zip(
@@ -206,6 +208,8 @@ def sensitivity_(
     say(f"the ranking of the models changes in {found.changed:.0%} of {len(found.templates)} templates")
     if found.agreement is not None:
         say(f"Kendall's W of the models ranking the templates: {found.agreement:.3f}")
+    for name, agreement in subjects.items():
+        say(f"Kendall's W of the datasets ranking the templates, {name}: {agreement:.3f}")
 
 
 def _prompt(session: Session, benchmark: str, dataset: str | None, key: str | None) -> Prompt:

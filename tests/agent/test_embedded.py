@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo import run_demo
+from agent.demo import _formats, run_demo
 from agent.demo._run import Progress
 from agent.supervisor import Supervisor, embedded_children
 from storage.tables import StudyState
@@ -60,3 +60,17 @@ def test_the_demo_ends_with_an_estimate_of_the_new_model(tmp_path: Path) -> None
     assert result.model in [row.method for row in result.board.rows]
     bought = [progress.bought for progress in told]
     assert bought == sorted(bought)
+
+
+@pytest.mark.slow
+def test_the_demo_of_formats_ends_with_quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_formats, "CELLS", 120)
+    monkeypatch.setattr(_formats, "VARIANTS", 12)
+    result = _formats.run_formats_demo(tmp_path / "demo", lambda _: None)
+    assert (result.calls, result.full_calls, result.templates) == (120, 720, 12)
+    assert result.spent_usd <= result.cap_usd
+    assert all(
+        low <= value <= high
+        for low, value, high in zip(result.low, result.estimated, result.high, strict=True)
+    )
+    assert result.w1 < 0.15

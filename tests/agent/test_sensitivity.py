@@ -77,6 +77,8 @@ def test_command_over_templates_and_over_judges(tmp_path: Path, monkeypatch: pyt
     found = json.loads(done.stdout)
     assert set(found["templates"]) == {"one", "two"}
     assert found["changed_rankings"] == 0.5
+    assert found["kendalls_w"] == pytest.approx(0.0)  # each model has its own best template
+    assert set(found["kendalls_w_of_subjects"]) == set(names)
     assert {row["model"] for row in found["models"]} == set(names)
     assert (
         "changes in 50% of 2 templates"
