@@ -12,7 +12,6 @@ from sqlmodel import Session, col, select
 
 from agent.objectives import OBJECTIVES
 from agent.pairwise import CompareObjective, judge_scorer
-from agent.rules import default_choice
 from agent.rules import default_choice, distribution_choice
 from agent.templates import template_methods
 from assay.errors import UsageError

@@ -32,8 +32,10 @@ LEVEL_VARIANCE = 4.0  # prior variance of the common logit
 #: Open LLM (TruthfulQA, GSM8K, mixed), where 100 models' full scores have variances from 3 to 14.
 PRIOR_EFFECTS = 20.0
 PRIOR_VARIANCE = 4.0
-#: Rows that are different models, and rows that are one model's templates: the cells decide which it is.
-ROW_VARIANCES = (PRIOR_VARIANCE, 0.1)
+#: (effects, variance): rows that are different models, and rows that are one model's templates. The cells
+#: decide which it is; the prior of the second is weak, so that rows may still turn out to differ.
+ROW_PRIORS = ((PRIOR_EFFECTS, PRIOR_VARIANCE), (4.0, 0.1))
+SURELY = 2.0  # standard errors of the held-out loss by which the second must be better
 FOLDS = 4
 MANY_CELLS = 5000  # from here on one held-out fold, and fewer iterations, decide well enough
 FEW_ITERATIONS = 15
@@ -126,7 +128,7 @@ class _Fit:
     seen: NDArray[np.intp]  # columns with a cell
     pairs: tuple[NDArray[np.intp], NDArray[np.intp]] | None
     precision: Array  # (R, R) inverse of the prior covariance K of theta, as of the last step
-    row_prior: float  # prior place of the variance of the rows' own effects
+    row_prior: tuple[float, float]  # effects and variance of the prior of the rows' variance
 
 
 def fit_two_way(cells: Cells, *, seed: int = 0) -> TwoWayModel:
@@ -137,19 +139,19 @@ def fit_two_way(cells: Cells, *, seed: int = 0) -> TwoWayModel:
         seed: Seed of the folds.
     """
     if not len(cells.values):
-        return _fit_given(cells, PRIOR_VARIANCE, 1)
+        return _fit_given(cells, ROW_PRIORS[0], 1)
     fold = np.random.default_rng(seed).permutation(len(cells.values)) % FOLDS
     many = len(cells.values) > MANY_CELLS
     different, alike = (
         np.concatenate([_held_out_losses(cells, fold == i, prior) for i in range(1 if many else FOLDS)])
-        for prior in ROW_VARIANCES
+        for prior in ROW_PRIORS
     )
     gain = different - alike
-    surely = gain.mean() > gain.std() / np.sqrt(len(gain))  # by a standard error: few cells say little
-    return _fit_given(cells, ROW_VARIANCES[int(surely)], ITERATIONS)
+    surely = gain.mean() > SURELY * gain.std() / np.sqrt(len(gain))  # few cells say little
+    return _fit_given(cells, ROW_PRIORS[int(surely)], ITERATIONS)
 
 
-def _held_out_losses(cells: Cells, held: NDArray[np.bool_], row_prior: float) -> Array:
+def _held_out_losses(cells: Cells, held: NDArray[np.bool_], row_prior: tuple[float, float]) -> Array:
     """Logarithmic loss of each held-out cell under a fit to the others."""
     rest = replace(cells, rows=cells.rows[~held], columns=cells.columns[~held], values=cells.values[~held])
     model = _fit_given(rest, row_prior, FEW_ITERATIONS)
@@ -159,7 +161,7 @@ def _held_out_losses(cells: Cells, held: NDArray[np.bool_], row_prior: float) ->
     return np.asarray(-np.log(np.where(values > 0, level, 1.0 - level)))
 
 
-def _fit_given(cells: Cells, row_prior: float, iterations: int) -> TwoWayModel:
+def _fit_given(cells: Cells, row_prior: tuple[float, float], iterations: int) -> TwoWayModel:
     """Newton steps on the effects and expectation-maximisation steps on the variances, alternating."""
     r, n = cells.shape
     ones = float(cells.values.sum())
@@ -170,7 +172,7 @@ def _fit_given(cells: Cells, row_prior: float, iterations: int) -> TwoWayModel:
         np.full(r, level),
         np.zeros(cells.column_covariates.shape[1]),
         np.zeros(n),
-        dict.fromkeys(names, 1.0),
+        {**dict.fromkeys(names, 1.0), "rows": min(1.0, 3.0 * row_prior[1])},
         np.zeros(len(cells.values)),
         np.unique(cells.columns),
         _pairs(cells),
@@ -276,11 +278,11 @@ def _maximise(fit: _Fit, model: TwoWayModel) -> None:
         fit.variances["row-covariates"] = _row_variance(old, fall, x.shape[1], fit.row_prior)
 
 
-def _row_variance(old: float, fall: float, size: int, prior: float) -> float:
+def _row_variance(old: float, fall: float, size: int, prior: tuple[float, float]) -> float:
     """New variance of a part of K: E|effects|^2 = old^2 tr(F' (K^-1 E[theta theta'] K^-1 - K^-1) F) +
     old size.
     """
-    return _posterior_variance(old**2 * fall + old * size, size, prior)
+    return _posterior_variance(old**2 * fall + old * size, size, *prior)
 
 
 def _moments(fit: _Fit, model: TwoWayModel) -> tuple[Array, Array]:
@@ -313,5 +315,7 @@ def _pairs(cells: Cells) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
     return shared.row.astype(np.intp), shared.col.astype(np.intp)
 
 
-def _posterior_variance(squares: float, size: int, prior: float = PRIOR_VARIANCE) -> float:
-    return (squares + PRIOR_EFFECTS * prior) / (size + PRIOR_EFFECTS)
+def _posterior_variance(
+    squares: float, size: int, effects: float = PRIOR_EFFECTS, variance: float = PRIOR_VARIANCE
+) -> float:
+    return (squares + effects * variance) / (size + effects)
