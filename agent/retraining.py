@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlmodel import Session, col, func, select
 
 from assay.settings import Settings
+from assay.statuses import Status
 from storage import versions
 from storage.events import emit
 from storage.tables import (
@@ -15,12 +16,10 @@ from storage.tables import (
     Event,
     Job,
     JobState,
-    Scorer,
     Study,
     VersionState,
     utc_now,
 )
-from workers.judges import is_judge
 
 __all__ = ["new_scores", "promote", "why_due", "want_due"]
 
@@ -86,13 +85,12 @@ def why_due(
 def new_scores(session: Session, benchmark: Benchmark, since: EstimatorVersion) -> int:
     """Scores acquired and imported for the benchmark after a version was fitted."""
     when = since.trained_at or since.created_at
-    judges = [row.id for row in session.exec(select(Scorer)).all() if is_judge(row.name)]
     acquired = (
         select(func.count())
         .select_from(Job)
         .join(Study, col(Study.id) == col(Job.study_id))
         .where(Study.benchmark_id == benchmark.id, Job.state == JobState.DONE, col(Job.finished_at) > when)
-        .where(col(Job.scorer_id).not_in(judges) | (Job.kind == "judge"))  # an answer alone is no score
+        .where(Job.status != Status.ANSWERED)  # an answer alone is no score
     )
     imports = select(Event.payload).where(Event.kind == "scores.imported", col(Event.created_at) > when)
     imported = sum(

@@ -13,6 +13,7 @@ from sqlalchemy import and_, func
 from sqlmodel import Session, col, select
 
 from agent.leaderboard import OPEN_STUDIES, Leaderboard
+from assay.statuses import Status
 from storage import catalog, estimates, events, studies
 from storage.coverage import load_coverage
 from storage.tables import (
@@ -330,7 +331,7 @@ def _method_names(session: Session, ids: Sequence[int]) -> dict[int, list[str]]:
 def _job_counts(session: Session, ids: Sequence[int]) -> dict[int, dict[str, int]]:
     query = (
         select(Job.study_id, Job.state, func.count())
-        .where(col(Job.study_id).in_(ids))
+        .where(col(Job.study_id).in_(ids), Job.status != Status.ANSWERED)  # its verdict counts
         .group_by(col(Job.study_id), col(Job.state))
     )
     counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))

@@ -11,6 +11,7 @@ class Status(StrEnum):
     """What became of a try. Only `SCORED` has a score; none of the others is ever a wrong answer."""
 
     SCORED = "scored"
+    ANSWERED = "answered"  # the answer is there; a judge's job will score it
     # The endpoint answered (and billed), but the answer says nothing about the method.
     REFUSED = "refused"  # by a content filter
     EMPTY = "empty"

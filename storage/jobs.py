@@ -184,10 +184,10 @@ def keep_details(session: Session, details: Mapping[int, dict[str, Any]]) -> Non
 
 
 def answered_cells(session: Session, study_id: int) -> list[Job]:
-    """The study's inference jobs that brought their answer, in the order in which they were chosen."""
+    """The study's jobs that brought an answer to be judged, in the order in which they were chosen."""
     query = (
         select(Job)
-        .where(Job.study_id == study_id, Job.state == JobState.DONE, Job.kind == "inference")
+        .where(Job.study_id == study_id, Job.state == JobState.DONE, Job.status == Status.ANSWERED)
         .order_by(col(Job.id))
     )
     return list(session.exec(query).all())
@@ -203,7 +203,7 @@ def renew(session: Session, job_ids: Sequence[int], owner: str, lease: timedelta
     ).rowcount
 
 
-def finish(session: Session, job_ids: Sequence[int]) -> set[int]:
+def finish(session: Session, job_ids: Sequence[int], status: Status = Status.SCORED) -> set[int]:
     """Mark open jobs done; returns those that were open until now.
 
     The lease's owner does not matter: an answer in hand is paid for, so the first to bring it is taken, also
@@ -214,7 +214,7 @@ def finish(session: Session, job_ids: Sequence[int]) -> set[int]:
         .where(col(Job.id).in_(job_ids), col(Job.state).in_(OPEN_STATES))
         .values(
             state=JobState.DONE,
-            status=Status.SCORED,
+            status=status,
             reason="",
             finished_at=utc_now(),
             lease_owner=None,

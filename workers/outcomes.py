@@ -102,7 +102,9 @@ def store(
 
 
 def _finish(session: Session, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    won = jobs.finish(session, [outcome.work.job_id for outcome in outcomes])
+    won = jobs.finish(session, [outcome.work.job_id for outcome in outcomes if not outcome.answered])
+    answered = [outcome.work.job_id for outcome in outcomes if outcome.answered]
+    won |= jobs.finish(session, answered, Status.ANSWERED) if answered else set()
     done = [outcome for outcome in outcomes if outcome.work.job_id in won]
     _store_outputs(session, done)
     single = [outcome for outcome in done if not outcome.work.other_method_id]

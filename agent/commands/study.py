@@ -26,6 +26,7 @@ from agent.steering import MOST_USD, StudyOrder
 from agent.text import dollars
 from assay.errors import AssayError, UsageError
 from assay.settings import load_settings
+from assay.statuses import Status
 from policies import Recommendation
 from policies.hardness import expected_regret
 from storage import catalog, estimates, ledger, studies
@@ -329,7 +330,9 @@ def describe(session: Session, study_id: int) -> dict[str, Any]:
     study = studies.find(session, study_id)
     counts = dict(
         session.exec(
-            select(Job.state, func.count()).where(Job.study_id == study_id).group_by(col(Job.state))
+            select(Job.state, func.count())
+            .where(Job.study_id == study_id, Job.status != Status.ANSWERED)  # its verdict counts
+            .group_by(col(Job.state))
         ).all()
     )
     budget = next(iter(ledger.budgets_of(session, [("study", study_id)])), None)

@@ -62,6 +62,7 @@ def test_a_program_judges_a_program(world: World) -> None:
     (scorer,) = world.rows(Scorer)
     assert (dataset.score_type, scorer.name, scorer.params["high"]) == ("real", "judge-score", 8)
     assert "command" in run(world, "model", "list")
+    assert "4 of at most 4, 0 set aside" in run(world, "study", "show", "1")  # a cell is bought once
 
 
 def test_prompts_are_scored_anew_under_another_name(world: World) -> None:
