@@ -28,7 +28,6 @@ from storage import quantiles as storage_quantiles
 from storage.database import Database
 from storage.events import emit
 from storage.jobs import NewJob
-from storage.ledger import Charge
 from storage.tables import (
     Benchmark,
     Budget,
@@ -208,16 +207,16 @@ def _buy(context: AgentContext, situation: Situation, found: _Found, chosen: Sel
             purchases = priced_purchases(
                 session, situation.columns, situation.methods, situation.specs, cells
             )
-            whole = [purchase.whole for purchase in purchases]
-            budgets = ledger.budgets_for(session, _scopes(situation), whole)
-            count = ledger.affordable(budgets, whole)
+            charges = [charge for one in purchases for charge in (one.charge, one.ahead)]
+            budgets = ledger.budgets_for(session, _scopes(situation), charges)
+            count = ledger.affordable(budgets, purchases)
             if not studies.take_step(session, situation.study_id, situation.study.step):
                 raise _Overtaken
             _store_estimates(session, situation, found)
             if count == 0:
-                if not _spent_up(budgets, purchases[0].whole):
+                if not _spent_up(budgets, purchases[0]):
                     raise _Overtaken  # others' reservations take the room only for now: wait for them
-                _exhausted(session, situation, budgets, purchases[0].whole)
+                _exhausted(session, situation, budgets, purchases[0])
                 return True
             study = studies.find(session, situation.study_id)
             study.version_id = situation.version.id
@@ -293,12 +292,14 @@ def _spent(session: Session, study_id: int) -> dict[int, int]:
     return {method_id: int(spent) for method_id, spent in session.exec(query).all()}
 
 
-def _spent_up(budgets: Sequence[Budget], charge: Charge) -> bool:
+def _spent_up(budgets: Sequence[Budget], charge: ledger.Costs) -> bool:
     """Whether a cap would leave no room for the charge even if every open reservation were given back."""
     return any(budget.cap - budget.spent < charge.in_budget(budget) for budget in budgets)
 
 
-def _exhausted(session: Session, situation: Situation, budgets: Sequence[Budget], charge: Charge) -> None:
+def _exhausted(
+    session: Session, situation: Situation, budgets: Sequence[Budget], charge: ledger.Costs
+) -> None:
     """Pause the study, naming the cap that leaves no room for the next call; with room it goes on."""
     tight = next(b for b in budgets if b.cap - b.spent < charge.in_budget(b))
     reason = (

@@ -15,7 +15,7 @@ from agent.verdicts import JudgeInUse, expected_verdict_usd, judges_of, longest_
 from assay.specs import ModelSpec
 from storage.ledger import Charge
 from storage.matrices import BenchmarkColumns
-from storage.tables import Method, Model, Output, Prompt, Template
+from storage.tables import Budget, Method, Model, Output, Prompt, Template
 from workers.prices import expected_usd, price_of, worst_case_charge
 from workers.work import known_answers, render, spec_of
 
@@ -40,6 +40,10 @@ class Purchase:
     def whole(self) -> Charge:
         """What the cell can still cost at most."""
         return self.charge + self.ahead
+
+    def in_budget(self, budget: Budget) -> int:
+        """The part of it that counts for a budget: a model and its judge may be of different endpoints."""
+        return self.charge.in_budget(budget) + self.ahead.in_budget(budget)
 
 
 def specs_of(session: Session, methods: Sequence[Method]) -> list[ModelSpec]:

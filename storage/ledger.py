@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import delete, func, insert, update
 from sqlmodel import Session, col, select
@@ -24,6 +25,7 @@ __all__ = [
     "PERIODS",
     "UNITS",
     "Charge",
+    "Costs",
     "affordable",
     "budget_ids",
     "budgets_for",
@@ -199,7 +201,15 @@ def budgets_for(
     return found
 
 
-def affordable(budgets: Sequence[Budget], charges: Sequence[Charge]) -> int:
+class Costs(Protocol):
+    """Anything that counts for budgets: a charge, or several of different endpoints together."""
+
+    def in_budget(self, budget: Budget) -> int:
+        """The amount that counts for a budget, in its unit."""
+        ...
+
+
+def affordable(budgets: Sequence[Budget], charges: Sequence[Costs]) -> int:
     """How many of the charges, taken from the first on, fit under every cap."""
     count = len(charges)
     for budget in budgets:

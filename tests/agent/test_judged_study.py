@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.costs import priced_purchases, specs_of
+from agent.costs import Purchase, priced_purchases, specs_of
 from agent.registration import add_prompts
 from assay.errors import AssayError, BadInputError
 from assay.specs import DatasetSpec, ModelSpec, PromptSpec
@@ -19,7 +19,7 @@ from storage.jobs import NewJob
 from storage.ledger import Charge
 from storage.matrices import load_columns
 from storage.preferences import known_preferences, ordered_pair
-from storage.tables import Job, JobState, Method, Preference, Scorer, StudyState
+from storage.tables import Budget, Job, JobState, Method, Preference, Scorer, StudyState
 from tests.workers.endpoint import Endpoint, completion, serving
 from tests.world import BENCHMARK, World
 
@@ -277,6 +277,15 @@ def test_nothing_is_answered_that_could_not_be_judged_under_the_cap(ready: tuple
     world.settle()
     assert world.study(study).state == StudyState.DONE
     assert len(world.acquired()) == PROMPTS
+
+
+def test_a_verdict_counts_for_its_judges_endpoint_alone() -> None:
+    purchase = Purchase("inference", Charge(usd=10, endpoint="a"), Charge(usd=500, endpoint="b"))
+    found = [
+        purchase.in_budget(Budget(scope=scope, endpoint=name, unit="usd"))
+        for scope, name in (("endpoint", "a"), ("endpoint", "b"), ("study", ""))
+    ]
+    assert found == [10, 500, 510]
 
 
 def test_a_judge_that_is_away_pauses_the_study_and_answers_are_kept(
