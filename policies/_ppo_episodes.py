@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from assay.matrix import ScoreMatrix
 from estimators import Estimator
 from policies._ppo_network import ActorCritic
-from policies._ppo_view import View, look, relative_gain
+from policies._ppo_view import Lookahead, View, look, relative_gain
 
 __all__ = ["Crossfit", "Potential", "Rollout", "choose", "draw_rows", "log_shares", "potential", "roll_out"]
 
@@ -95,7 +96,7 @@ def choose(
     vectors: Tensor,
     count: int,
     gains_after: Callable[[Tensor], Tensor],
-    noise: Callable[[Tensor], Tensor] | None = None,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Choose `count` prompts of each row, one after the other, each as if those before were answered.
 
@@ -106,7 +107,7 @@ def choose(
         vectors: (N, F) representations.
         count: Prompts per row; every row must have that many candidates.
         gains_after: Takes one prompt of each row (B,) and gives the log gains (B, N) of the rest.
-        noise: Added to the logits (Gumbel noise draws from the softmax); None chooses the likeliest.
+        generator: Draws from the softmax; None chooses the likeliest.
 
     Returns:
         Prompts (B, count) and the log gains before each, (B, count, N).
@@ -117,7 +118,7 @@ def choose(
     for left in range(count, 0, -1):
         logits = (base + factor * gain).masked_fill(~free, -torch.inf)
         # Rounded, so that rows asked about together or alone do not differ in the last digits.
-        noisy = logits.mul(1e4).round() if noise is None else logits + noise(logits)
+        noisy = logits + _gumbel(logits, generator) if generator else logits.mul(1e4).round()
         column = noisy.argmax(1)
         actions.append(column)
         gains.append(gain)
@@ -173,26 +174,16 @@ def roll_out(
     present = torch.from_numpy(~np.isnan(truth))
     most = min(prompts, int(present.sum(1).min()))
     batch = min(batch, most)
-    steps = most // batch
     views, gains, actions, chances, values, levels, missed = [], [], [], [], [], [], []
-
-    def noise(logits: Tensor) -> Tensor:
-        uniform = torch.rand(logits.shape, generator=generator).clamp(1e-9, 1 - 1e-7)
-        return -torch.log(-torch.log(uniform))
-
-    for _ in range(steps):
+    for _ in range(most // batch):
         free = present & torch.from_numpy(np.isnan(observed))
         view, ahead, mean = look(estimator, observed, free, weights)
-        levels.append(potential(kind, mean, observed, truth, weights))
+        levels.append(potential(kind, mean, observed, truth, weights) * scale)
         missed.append(-potential("score", mean, observed, truth, weights).mean())
-        view = view._replace(truth=torch.from_numpy(levels[-1] * scale).float())
+        view = view._replace(truth=torch.from_numpy(levels[-1]).float())
         h, value = network(view, vectors)
-
-        def after(columns: Tensor, ahead: object = ahead, free: Tensor = free) -> Tensor:
-            ahead.take(columns)  # type: ignore[attr-defined]
-            return relative_gain(ahead, free, None)  # type: ignore[arg-type]
-
-        taken, gain = choose(network, view, h, vectors, batch, after, noise if generator else None)
+        after = partial(_gains_after, ahead, free)
+        taken, gain = choose(network, view, h, vectors, batch, after, generator)
         shares = log_shares(network, h, view, gain, taken, vectors)
         views.append(view)
         gains.append(gain)
@@ -201,21 +192,36 @@ def roll_out(
         values.append(value)
         np.put_along_axis(observed, taken.numpy(), np.take_along_axis(truth, taken.numpy(), 1), 1)
     mean = estimator.predict(observed).mean
-    levels.append(potential(kind, mean, observed, truth, weights))
+    levels.append(potential(kind, mean, observed, truth, weights) * scale)
     missed.append(-potential("score", mean, observed, truth, weights).mean())
-    rise = torch.from_numpy(np.diff(np.stack(levels), axis=0)).float() * scale
-    if not intermediate:
-        rise = torch.cat([torch.zeros_like(rise[:-1]), rise.sum(0, keepdim=True)])
     return Rollout(
         View.join(views),
         torch.cat(gains),
         torch.cat(actions),
         torch.cat(chances),
         torch.stack([*values, torch.zeros(len(truth))]),
-        rise,
+        _rewards(levels, intermediate=intermediate),
         float(missed[-1]),
         float(np.mean(missed[1:])),
     )
+
+
+def _rewards(levels: list[Floats], *, intermediate: bool) -> Tensor:
+    """(T, B) rises of the potential, or all of them together at the end."""
+    rises = torch.from_numpy(np.diff(np.stack(levels), axis=0)).float()
+    return rises if intermediate else torch.cat([torch.zeros_like(rises[:-1]), rises.sum(0, keepdim=True)])
+
+
+def _gains_after(ahead: Lookahead, free: Tensor, columns: Tensor) -> Tensor:
+    """(B, N) log gains once one more prompt of each row is counted as answered."""
+    ahead.take(columns)
+    return relative_gain(ahead, free, None)
+
+
+def _gumbel(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise whose sum with the logits is largest where a draw from their softmax falls."""
+    uniform = torch.rand(logits.shape, generator=generator).clamp(1e-9, 1 - 1e-7)
+    return -torch.log(-torch.log(uniform))
 
 
 def draw_rows(rows: ScoreMatrix, episodes: int, generator: torch.Generator) -> Floats:

@@ -190,10 +190,22 @@ def test_training_learns_which_prompts_are_worth_asking() -> None:
     matrix = ScoreMatrix.build(values, weights=np.r_[np.full(10, 0.099), np.full(10, 0.001)])
     fitted = make_estimator("linear-gaussian").fit(matrix)
     policy = PpoPolicy(
-        updates=12, episodes=32, prompts=4, first_prompts=4, batch=1, auxiliary=False, rate=1e-2, minibatch=64
+        updates=25,
+        episodes=64,
+        prompts=4,
+        first_prompts=4,
+        batch=1,
+        auxiliary=False,
+        rate=3e-3,
+        minibatch=64,
+        most_kl=1.0,
     )
     policy.prepare(matrix, fitted)
-    assert (policy.select(blank(matrix, fitted), 4).columns < 10).all()
+    first, last = (
+        np.mean([figures["error"] for figures in part]) for part in (policy.curve[:3], policy.curve[-3:])
+    )
+    assert last < 0.8 * first
+    assert (policy.select(blank(matrix, fitted), 4).columns < 10).sum() >= 3
 
 
 def test_the_same_seed_gives_the_same_policy_and_another_another() -> None:
