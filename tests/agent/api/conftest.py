@@ -34,6 +34,9 @@ class Service:
         headers |= given.pop("headers", {})
         return self.client.request(method, ROOT + path, headers=headers, **given)
 
+    def database_files(self) -> list[Path]:
+        return list(Path(self.database.url.database or "").parent.glob("assay.db*"))
+
 
 @cache
 def _filled() -> tuple[bytes, dict[str, str]]:
