@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test test-services lint types imports check chaos bench clean
+.PHONY: help install demo test test-services lint types imports check chaos bench api-fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -41,6 +41,10 @@ check: test lint types imports  ## what CI runs without servers
 
 chaos: $(STAMP)  ## kill -9 and outages at random moments: SQLite, PostgreSQL, and servers that fail as well
 	@$(BIN)/python -m benchmarks.chaos
+
+api-fuzz: $(STAMP)  ## call every route of the REST API in more than 5,000 ways (schemathesis)
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt schemathesis
+	@$(BIN)/python -m benchmarks.api_fuzz
 
 bench: $(STAMP)  ## measure speed and write docs/benchmarks.md
 	@$(BIN)/python -m benchmarks.run

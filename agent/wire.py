@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from assay.specs import DatasetSpec, PromptSpec
 
@@ -46,15 +46,15 @@ T = TypeVar("T")
 LARGEST_INT = 2**31 - 1
 
 
-def _storable(text: str) -> str:
-    """Names travel through databases, paths and terminals: no control characters, no half characters."""
-    if any(ord(character) < 32 or 0xD800 <= ord(character) <= 0xDFFF for character in text):
-        raise ValueError("a name holds no control characters")
-    return text
+def _whole(value: Any) -> Any:
+    """In JSON, 5.0 is a whole number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)]
-Count = Annotated[int, Field(ge=1, le=LARGEST_INT)]
+#: Names travel through databases, paths and terminals: no control characters.
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Whole = BeforeValidator(_whole)
+Count = Annotated[int, Whole, Field(ge=1, le=LARGEST_INT)]
 
 
 class _In(BaseModel):
@@ -268,7 +268,7 @@ class StudyIn(_In):
     until_width: float | None = Field(default=None, ge=0)
     until_confidence: float | None = Field(default=None, ge=0, le=1)
     batch_size: Count | None = None
-    seed: int | None = Field(default=None, ge=0, le=LARGEST_INT)
+    seed: Annotated[int, Whole, Field(ge=0, le=LARGEST_INT)] | None = None
     templates: list[Name] = Field(default_factory=list, max_length=1000)
     quantiles: list[Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=list, max_length=99)
 
@@ -402,7 +402,7 @@ class JobOut(_Out):
 class BudgetIn(_In):
     """A cap to set: micro-dollars, calls, tokens or GPU milliseconds."""
 
-    cap: int = Field(ge=0, le=10**15)
+    cap: Annotated[int, Whole, Field(ge=0, le=10**15)]
 
     model_config = ConfigDict(json_schema_extra={"example": {"cap": 50_000_000}})
 

@@ -3,7 +3,7 @@
 A folder holds `scores.npz` (array `scores`, methods x prompts; integers with -1 or floats with NaN for
 missing), `prompts.jsonl` or `prompts.jsonl.xz` (id, dataset, text; in column order), `models.csv` (column
 `model`, then any others; in row order) and, where there are any, `outputs.jsonl.xz`
-({"model", "outputs": [...]}).
+({"model", "outputs": [...]}) and `datasets.csv` (columns `dataset` and `weight`; equal weights without it).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import csv
 import json
 import lzma
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -39,12 +40,14 @@ class MatrixFolder:
         matrix: All M rows and N columns, in the order of the files.
         models: M rows of models.csv, as text by column name.
         texts: N prompt texts ("" where the file has none).
+        weights: Weight of each dataset that datasets.csv names; empty where there is no such file.
     """
 
     path: Path
     matrix: ScoreMatrix
     models: tuple[dict[str, str], ...]
     texts: tuple[str, ...]
+    weights: dict[str, float] = field(default_factory=dict)
 
     def split(self, name: str) -> NDArray[np.intp]:
         """Row indices whose `split` column says `name`; all rows where there is no such column."""
@@ -79,8 +82,8 @@ def read_matrix_folder(path: Path | str, *, weighting: Weighting = "dataset") ->
 
     Args:
         path: The folder.
-        weighting: What the benchmark score is: "dataset" = mean of the datasets' means, "prompt" = plain
-            mean over the prompts.
+        weighting: What the benchmark score is: "dataset" = mean of the datasets' means (weighted as
+            datasets.csv says, where there is one), "prompt" = plain mean over the prompts.
 
     Raises:
         BadInputError: A file is missing or cannot be read, lengths disagree, an id occurs twice, or a score
@@ -94,6 +97,7 @@ def read_matrix_folder(path: Path | str, *, weighting: Weighting = "dataset") ->
     scores = _scores(folder / "scores.npz")
     prompts = list(_prompts(folder))
     models = _models(folder / "models.csv")
+    given = _dataset_weights(folder / "datasets.csv")
     if scores.shape != (len(models), len(prompts)):
         raise BadInputError(
             f"{folder}: scores are {scores.shape[0]} x {scores.shape[1]},"
@@ -104,9 +108,43 @@ def read_matrix_folder(path: Path | str, *, weighting: Weighting = "dataset") ->
         method_ids=_unique([model["model"] for model in models], "model", folder / "models.csv"),
         prompt_ids=_unique([prompt[0] for prompt in prompts], "prompt id", folder / "prompts.jsonl"),
         prompt_datasets=[prompt[1] for prompt in prompts],
-        weights=np.full(len(prompts), 1.0 / len(prompts)) if weighting == "prompt" and prompts else None,
+        weights=_prompt_weights([prompt[1] for prompt in prompts], given, weighting),
     )
-    return MatrixFolder(folder, matrix, tuple(models), tuple(prompt[2] for prompt in prompts))
+    return MatrixFolder(folder, matrix, tuple(models), tuple(prompt[2] for prompt in prompts), given)
+
+
+def _prompt_weights(
+    datasets: list[str], given: dict[str, float], weighting: Weighting
+) -> NDArray[np.float64] | None:
+    """(N,) weights that sum to 1; None = equal by dataset."""
+    if not datasets:
+        return None
+    if weighting == "prompt":
+        return np.full(len(datasets), 1.0 / len(datasets))
+    if not given:
+        return None
+    sizes = Counter(datasets)
+    weights = np.array([given.get(name, 1.0) / sizes[name] for name in datasets])
+    total = weights.sum()
+    return weights / total if total > 0 else None
+
+
+def _dataset_weights(path: Path) -> dict[str, float]:
+    """What datasets.csv says; empty where there is none."""
+    if not path.is_file():
+        return {}
+    weights: dict[str, float] = {}
+    for number, row in enumerate(_csv_rows(path, "dataset"), start=2):
+        try:
+            weight = float(row.get("weight", ""))
+        except ValueError:
+            weight = -1.0
+        if not 0 <= weight < float("inf") or not row["dataset"] or row["dataset"] in weights:
+            raise BadInputError(
+                f"{path}, line {number}: expected a dataset, once, and a weight of 0 or more", LAYOUT
+            )
+        weights[row["dataset"]] = weight
+    return weights
 
 
 def _scores(path: Path) -> NDArray[np.float32]:
@@ -141,18 +179,23 @@ def _prompts(folder: Path) -> Iterator[tuple[str, str, str]]:
 def _models(path: Path) -> list[dict[str, str]]:
     """The rows of models.csv; every row has a model."""
     _require(path)
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if "model" not in (reader.fieldnames or ()):
-                raise BadInputError(f"{path} has no column 'model'", LAYOUT)
-            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInputError(f"{path} cannot be read: {error}") from None
+    rows = _csv_rows(path, "model")
     for number, row in enumerate(rows, start=2):
         if not row["model"]:
             raise BadInputError(f"{path}, line {number}: the model's name is empty")
     return rows
+
+
+def _csv_rows(path: Path, column: str) -> list[dict[str, str]]:
+    """The rows of a table that has a column of that name."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if column not in (reader.fieldnames or ()):
+                raise BadInputError(f"{path} has no column '{column}'", LAYOUT)
+            return [{key: value or "" for key, value in row.items() if key} for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInputError(f"{path} cannot be read: {error}") from None
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -37,6 +37,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+Number = Annotated[float, Field(strict=True)]  # true and false are no numbers
 FreeValues = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
@@ -143,7 +144,7 @@ class PromptSpec(_Spec):
     id: str | None = Field(default=None, max_length=200)
     dataset: str = Field(default="default", min_length=1, max_length=200)
     text: str = Field(min_length=1)
-    target: str | float | list[str] | None = None
+    target: str | Number | list[str] | None = None
     choices: list[str] | None = None
     fields: FreeValues = Field(default_factory=dict)
 

@@ -62,6 +62,7 @@ def export_matrix_folder(db: Database, benchmark_name: str, path: Path | str) ->
     with db.read() as session, _new_folder(target) as folder:
         stored = load_matrix(session, catalog.find_benchmark(session, benchmark_name))
         _write_scores(folder / "scores.npz", stored)
+        _write_weights(folder / "datasets.csv", session, stored)
         _write_models(folder / "models.csv", session, stored)
         _write_prompts(folder / "prompts.jsonl", session, stored)
         outputs = _write_outputs(folder / "outputs.jsonl.xz", session, stored)
@@ -96,6 +97,18 @@ def _write_scores(path: Path, stored: StoredMatrix) -> None:
     if np.isin(values[~missing], (0.0, 1.0)).all():
         values = np.where(missing, -1, values).astype(np.int8)
     np.savez_compressed(path, scores=values)
+
+
+def _write_weights(path: Path, session: Session, stored: StoredMatrix) -> None:
+    """One line per dataset; no file where all weigh the same, as they do without one."""
+    query = select(Dataset.name, Dataset.weight).where(Dataset.benchmark_id == stored.columns.benchmark_id)
+    rows = session.exec(query.order_by(col(Dataset.id))).all()
+    if all(weight == 1.0 for _, weight in rows):
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["dataset", "weight"])
+        writer.writerows((name, repr(weight)) for name, weight in rows)
 
 
 def _write_models(path: Path, session: Session, stored: StoredMatrix) -> None:

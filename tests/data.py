@@ -10,6 +10,7 @@ import pytest
 from assay.matrix_folder import MatrixFolder, Weighting, read_matrix_folder
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+FIXTURES = DATA.parent / "fixtures"
 
 
 @cache

@@ -20,6 +20,8 @@ from storage.database import Database
 
 __all__ = ["create_api"]
 
+#: The longer paths first: a name may hold slashes.
+MODULES = (_health, _studies, _scores, _records, _benchmarks, _models)
 MEGABYTE = 1_000_000
 BODIES = 32  # leaderboards kept as they are sent
 DESCRIPTION = """\
@@ -46,9 +48,9 @@ def create_api(settings: Settings, database: Database, boards: Boards) -> FastAP
     api.state.boards = boards
     api.state.bodies = Shared[Body](BODIES)
     api.state.access = Access(database, settings)
-    # The longer paths first: a name may hold slashes.
-    for module in (_health, _studies, _scores, _records, _benchmarks, _models):
+    for module in MODULES:
         api.include_router(module.router)
+    api.state.routes = [route for module in MODULES for route in module.router.routes]
     api.add_middleware(BodyLimit, import_bytes=settings.api_import_mb * MEGABYTE)
     add_handlers(api)
     api.openapi = lambda: _described(api)  # type: ignore[method-assign]
@@ -64,6 +66,15 @@ def _described(api: FastAPI) -> dict[str, Any]:
         shape = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         inner = shape.pop("$defs", {})
         described["components"]["schemas"] |= {"Problem": shape, **inner}
+        if api.state.access.open_reading:
+            _say_reading_is_open(described)
         described["servers"] = [{"url": "/api/v1"}]
         api.openapi_schema = described
     return api.openapi_schema
+
+
+def _say_reading_is_open(described: dict[str, Any]) -> None:
+    """A token is welcome, but not needed."""
+    for operations in described["paths"].values():
+        if "security" in operations.get("get", {}):
+            operations["get"]["security"].append({})

@@ -68,17 +68,6 @@ def add_model(
         return _shown(session, model)
 
 
-@router.get(
-    "/models/{name:path}",
-    dependencies=Reader,
-    tags=["models"],
-    responses=responses(401, 403, 404, 422, 429, 503),
-)
-def get_model(session: Reading, name: str) -> ModelOut:
-    """A model by its name."""
-    return _shown(session, catalog.find_model(session, name))
-
-
 @router.post(
     "/models/{name:path}/retire",
     dependencies=Runner,
@@ -89,6 +78,17 @@ def retire_model(request: Request, name: str) -> ModelOut:
     """Take a model off the leaderboards; its scores stay."""
     with request.app.state.database.begin() as session:
         return _shown(session, catalog.retire_model(session, name))
+
+
+@router.get(
+    "/models/{name:path}",
+    dependencies=Reader,
+    tags=["models"],
+    responses=responses(401, 403, 404, 422, 429, 503),
+)
+def get_model(session: Reading, name: str) -> ModelOut:
+    """A model by its name."""
+    return _shown(session, catalog.find_model(session, name))
 
 
 def _shown(session: Session, model: Model) -> ModelOut:

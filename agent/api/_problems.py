@@ -137,8 +137,18 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     titles = {404: "Not found", 405: "Method not allowed", 413: "Too large"}
     hint = "see /api/v1/openapi.json for what there is" if error.status_code in (404, 405) else ""
+    headers = {**(error.headers or {}), **({"Allow": _allowed(request)} if error.status_code == 405 else {})}
     title = titles.get(error.status_code, "Request refused")
-    return problem(error.status_code, title, str(error.detail), hint, headers=error.headers)
+    return problem(error.status_code, title, str(error.detail), hint, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of the path, over all its routes."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    routes = request.app.state.routes
+    path_format = next((route.path_format for route in routes if route.path_regex.match(path)), "")
+    methods = {name for route in routes if route.path_format == path_format for name in route.methods}
+    return ", ".join(sorted(methods))
 
 
 def _crash(request: Request, error: Exception) -> Response:

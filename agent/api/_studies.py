@@ -32,6 +32,15 @@ BEAT_S = 15.0  # a silent stream says so often that it is alive
 FINAL = (StudyState.DONE, StudyState.CANCELLED, StudyState.FAILED)
 READ = responses(401, 403, 404, 422, 429, 503)
 WRITE = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"enum": ["progress", "end"]},
+        "id": {"type": "string"},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
 State = Literal["waiting", "running", "paused", "done", "cancelled", "failed"]
 
 
@@ -115,7 +124,7 @@ def list_decisions(session: Reading, study_id: Number, cursor: Listing) -> Page[
     responses={
         200: {
             "description": "Server-sent events: `progress` (a study as JSON) at each change, then `end`.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": EVENT}},
         },
         **READ,
     },

@@ -22,15 +22,13 @@ from agent.registration import (
 )
 from agent.views import benchmark_facts
 from assay.errors import UsageError
-from assay.matrix_folder import Weighting
 from assay.settings import load_settings
 from storage import catalog
-from storage.importing import ImportReport, import_long_table, import_matrix_folder
+from storage.exporting import export_matrix_folder
+from storage.importing import IMPORTERS, ImportOptions, import_path
 from storage.tables import Benchmark
 
 group = typer.Typer(cls=AssayGroup, no_args_is_help=True, help="Benchmarks: datasets and their prompts.")
-
-LONG_TABLES = (".csv", ".parquet")
 
 
 def register(app: typer.Typer) -> None:
@@ -102,39 +100,70 @@ def _value(text: str) -> Any:
 
 @group.command("import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="Matrix folder, or CSV or Parquet long table.")],
+    path: Annotated[Path, typer.Argument(help="File or folder.")],
     benchmark: Annotated[str | None, typer.Option(help="Benchmark; default the file's name.")] = None,
+    format_: Annotated[
+        str, typer.Option("--format", help=f"auto, {', '.join(IMPORTERS.builtins)}.")
+    ] = "auto",
     rows: Annotated[str, typer.Option(help="all, or a value of the split column (matrix folder).")] = "all",
     weighting: Annotated[
         str, typer.Option(help="dataset: mean of dataset means; prompt: plain mean over prompts.")
     ] = "dataset",
+    model: Annotated[str | None, typer.Option(help="The model, where the file does not name it.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="The dataset, instead of the file's own.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Which of several scores (Inspect: scorer).")] = None,
+    filter_: Annotated[str | None, typer.Option("--filter", help="Which of the filters (lm-eval).")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Import scores that exist already; they become history.
 
     Example: assay benchmark import ./openllm --rows train
+
+    Example: assay benchmark import samples_gsm8k_2026-11-01T10-00-00.jsonl --format lm-eval --benchmark open
     """
     if weighting not in ("dataset", "prompt"):
         raise UsageError(f"unknown weighting '{weighting}'", "use dataset or prompt")
-    report = _import(path, benchmark or path.stem, rows, "prompt" if weighting == "prompt" else "dataset")
+    options = ImportOptions(
+        rows=rows,
+        weighting="prompt" if weighting == "prompt" else "dataset",
+        model=model,
+        dataset=dataset,
+        metric=metric,
+        filter=filter_,
+    )
+    report = import_path(database(), path, benchmark or path.stem, options, kind=format_)
     if json_:
         print_json(vars(report))
         return
     say(
-        f"{report.scores_new} scores imported ({report.scores_known} were known), {report.models} models"
-        f" ({report.models_new} new), {report.prompts} prompts ({report.prompts_new} new),"
-        f" {report.skipped} rows skipped"
+        f"{report.rows} rows read, {report.skipped} skipped; {report.scores_new} scores imported"
+        f" ({report.scores_known} were known), {report.models} models ({report.models_new} new),"
+        f" {report.prompts} prompts ({report.prompts_new} new)"
     )
+    for reason, count in report.reasons.items():
+        say(f"skipped {count}: {reason}")
     for note in report.notes:
         say(note)
 
 
-def _import(path: Path, name: str, rows: str, weighting: Weighting) -> ImportReport:
-    if path.suffix in LONG_TABLES:
-        if rows != "all":
-            raise UsageError("--rows chooses rows of a matrix folder, a long table has none")
-        return import_long_table(database(), path, name, weighting=weighting)
-    return import_matrix_folder(database(), path, name, rows=rows, weighting=weighting)
+@group.command("export")
+def export(
+    benchmark: Annotated[str, typer.Argument(help="Name of the benchmark.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to make.")],
+    json_: JsonOption = False,
+) -> None:
+    """Write scores, prompts, models, outputs and weights as a matrix folder, which import and backtest read.
+
+    Example: assay benchmark export openllm ./openllm-export
+    """
+    report = export_matrix_folder(database(), benchmark, folder)
+    if json_:
+        print_json(vars(report))
+    else:
+        say(
+            f"{report.models} models x {report.prompts} prompts with {report.scores} scores and"
+            f" {report.outputs} outputs written to {folder}"
+        )
 
 
 @group.command("add-prompts")

@@ -62,6 +62,7 @@ def import_matrix_folder(
         score_prompts=score_prompts,
         values=values[score_models, score_prompts].astype(np.float64),
         outputs=_outputs(folder, picked),
+        weights=folder.weights,
         rows=matrix.n_methods,
         reasons={f"split is not '{rows}'": left} if (left := matrix.n_methods - len(picked)) else {},
     )

@@ -22,7 +22,7 @@ from storage import catalog
 from storage.database import Database
 from storage.events import emit
 from storage.scores import ScoreBlock, add_block, bump_revision
-from storage.tables import Benchmark, Dataset, Output, Prompt, Scorer, safe_text, utc_now
+from storage.tables import Benchmark, Dataset, Output, Prompt, Score, Scorer, safe_text, utc_now
 
 __all__ = ["ImportReport", "Incoming", "IncomingOutput", "about", "check_weighting", "store"]
 
@@ -143,7 +143,8 @@ def store(db: Database, incoming: Incoming, benchmark_name: str, weighting: Weig
         models_before = catalog.count_models(session)
         methods = catalog.add_imported_models(session, incoming.models)
         method_ids = np.array([methods[name] for name in incoming.models], dtype=np.int64)
-        scores_new = add_block(session, _block(incoming, datasets, method_ids, prompt_ids))
+        block = _block(incoming, datasets, method_ids, prompt_ids)
+        scores_new = add_block(session, block) if len(block) else 0
         report = ImportReport(
             models=len(incoming.models),
             models_new=catalog.count_models(session) - models_before,
@@ -193,11 +194,20 @@ def _refuse_other_scorer(session: Session, dataset: Dataset, params: dict[str, A
     if not params:
         return
     stored = session.get_one(Scorer, dataset.scorer_id)
-    if stored.params != params:
+    if not stored.params and not _has_scores(session, dataset):  # only outputs were imported so far
+        dataset.scorer_id = catalog.scorer_of(session, "replay", params).id or 0
+        session.flush()
+    elif stored.params != params:
         raise BadInputError(
             f"dataset '{dataset.name}' holds scores by {stored.name} {stored.params}, this file by {params}",
             "import under another benchmark name",
         )
+
+
+def _has_scores(session: Session, dataset: Dataset) -> bool:
+    return (
+        session.exec(select(Score.value).where(Score.dataset_id == dataset.id).limit(1)).first() is not None
+    )
 
 
 def _prompts(session: Session, datasets: list[Dataset], incoming: Incoming) -> tuple[NDArray[np.int64], int]:
