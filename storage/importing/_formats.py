@@ -96,7 +96,12 @@ ENDINGS = {
     ".jsonl": "lm-eval",
     ".json": "alpaca-eval",
 }
-SIGNS = (("scores.npz", "matrix"), ("run_spec.json", "helm"), ("samples_*.jsonl", "lm-eval"))
+SIGNS = (
+    ("scores.npz", "matrix"),
+    ("run_spec.json", "helm"),
+    ("samples_*.jsonl", "lm-eval"),
+    ("*.eval", "inspect"),
+)
 
 
 def format_of(path: Path) -> str:

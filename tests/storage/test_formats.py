@@ -340,9 +340,10 @@ def test_a_real_inspect_log(db: Database, tmp_path: Path) -> None:
     samples = [Sample(id=f"s{i}", input=f"Say {i}", target="Default output") for i in range(3)]
     task = inspect_ai.Task(dataset=samples, solver=generate(), scorer=match(), name="echo")
     inspect_ai.eval(task, model="mockllm/model", log_dir=str(tmp_path), display="none", epochs=2)
-    report = load(db, tmp_path, "b") if format_of(next(tmp_path.glob("*.eval"))) == "inspect" else None
-    assert report is not None
+    assert format_of(tmp_path) == format_of(next(tmp_path.glob("*.eval"))) == "inspect"
+    report = load(db, tmp_path)
     assert (report.models, report.prompts, report.rows) == (1, 3, 6)
+    assert rows(db, Output)[0].text.startswith("Default output")
 
 
 def test_without_the_package_it_says_what_to_install(db: Database, tmp_path: Path, monkeypatch) -> None:
