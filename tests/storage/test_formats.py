@@ -334,16 +334,26 @@ def test_an_inspect_log(db: Database) -> None:
 def test_a_real_inspect_log(db: Database, tmp_path: Path) -> None:
     inspect_ai = pytest.importorskip("inspect_ai", reason="needs the extra: pip install 'assay[inspect]'")
     from inspect_ai.dataset import Sample
+    from inspect_ai.model import ModelOutput
     from inspect_ai.scorer import match
-    from inspect_ai.solver import generate
+    from inspect_ai.solver import solver
 
-    samples = [Sample(id=f"s{i}", input=f"Say {i}", target="Default output") for i in range(3)]
-    task = inspect_ai.Task(dataset=samples, solver=generate(), scorer=match(), name="echo")
+    @solver
+    def answer():
+        async def solve(state, generate):  # not `generate`: counting its tokens would need the network
+            state.output = ModelOutput.from_content("mockllm/model", f"It is {state.epoch}")
+            return state
+
+        return solve
+
+    samples = [Sample(id=f"s{i}", input=f"Say {i}", target=str(1 + i % 2)) for i in range(3)]
+    task = inspect_ai.Task(dataset=samples, solver=answer(), scorer=match(), name="echo")
     inspect_ai.eval(task, model="mockllm/model", log_dir=str(tmp_path), display="none", epochs=2)
     assert format_of(tmp_path) == format_of(next(tmp_path.glob("*.eval"))) == "inspect"
     report = load(db, tmp_path)
     assert (report.models, report.prompts, report.rows) == (1, 3, 6)
-    assert rows(db, Output)[0].text.startswith("Default output")
+    assert values(db).tolist() == [[0.5, 0.5, 0.5]]
+    assert rows(db, Output)[0].text == "It is 1"
 
 
 def test_without_the_package_it_says_what_to_install(db: Database, tmp_path: Path, monkeypatch) -> None:
