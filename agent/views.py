@@ -13,6 +13,9 @@ from sqlalchemy import and_, func
 from sqlmodel import Session, col, select
 
 from agent.leaderboard import OPEN_STUDIES, Leaderboard
+from agent.watchers import ETAG, SOURCE, configured
+from assay.settings import Settings
+from assay.specs import WatcherSpec
 from assay.statuses import Status
 from storage import catalog, estimates, events, studies
 from storage.coverage import load_coverage
@@ -32,6 +35,7 @@ from storage.tables import (
     Scorer,
     Study,
     StudyMethod,
+    WatchedItem,
 )
 
 __all__ = [
@@ -43,6 +47,7 @@ __all__ = [
     "StudyLine",
     "StudyPage",
     "StudyStep",
+    "WatcherLine",
     "benchmark_facts",
     "benchmark_lines",
     "decision",
@@ -54,6 +59,7 @@ __all__ = [
     "study_line",
     "study_lines",
     "study_page",
+    "watcher_lines",
 ]
 
 EXCERPT = 140  # characters of a prompt shown beside its id
@@ -191,6 +197,33 @@ class StudyPage:
     steps: dict[str, tuple[StudyStep, ...]]  # by method
     decisions: tuple[Decision, ...]
     decided: int
+
+
+@dataclass(frozen=True)
+class WatcherLine:
+    """A watched source.
+
+    Attributes:
+        name: Under which it remembers what it saw.
+        kind: A name of `agent.watchers.WATCHERS`.
+        where: Its folder, address or source.
+        state: "up", "down", or "waiting" for its first look.
+        items: What it brought, refused items included.
+        refused: Items that could not be taken; events watcher.error say why.
+        failures: How often in a row the source did not answer.
+        error: Why it does not answer.
+        seen_at: When it last answered (folders: when it last brought something).
+    """
+
+    name: str
+    kind: str
+    where: str
+    state: str
+    items: int
+    refused: int
+    failures: int
+    error: str
+    seen_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -503,6 +536,31 @@ def _estimate_line(estimate: Estimate, method: str) -> EstimateLine:
     values = estimate.model_dump()
     names = (field.name for field in fields(EstimateLine) if field.name != "method")
     return EstimateLine(method=method, **{name: values[name] for name in names})
+
+
+def watcher_lines(session: Session, settings: Settings) -> list[WatcherLine]:
+    """The configured watchers, in the order of the configuration."""
+    rows: dict[str, list[WatchedItem]] = defaultdict(list)
+    for item in session.exec(select(WatchedItem)).all():
+        rows[item.watcher].append(item)
+    return [_watcher_line(spec, rows[spec.label]) for spec in configured(settings)]
+
+
+def _watcher_line(spec: WatcherSpec, rows: Sequence[WatchedItem]) -> WatcherLine:
+    source = next((row for row in rows if row.key == SOURCE), None)
+    items = [row for row in rows if row.key not in (SOURCE, ETAG)]
+    state = "waiting" if not rows else "down" if source and source.error else "up"
+    return WatcherLine(
+        name=spec.label,
+        kind=spec.kind,
+        where=str(spec.folder or spec.url or spec.source or ""),
+        state=state,
+        items=len(items),
+        refused=sum(bool(row.error) for row in items),
+        failures=int(source.fingerprint) if source else 0,
+        error=source.error if source else "",
+        seen_at=source.seen_at if source else max((row.seen_at for row in items), default=None),
+    )
 
 
 def event_lines(session: Session, limit: int = 100) -> list[EventLine]:

@@ -21,6 +21,7 @@ __all__ = [
     "DecisionOut",
     "EstimateOut",
     "EventOut",
+    "HookOut",
     "ImportOut",
     "JobOut",
     "LeaderboardOut",
@@ -455,14 +456,27 @@ class VersionOut(_Out):
 
 
 class WatcherOut(_Out):
-    """A watcher's source: when it was last seen, and what is wrong with it."""
+    """A source: whether it answers ("up", "down" or "waiting" for its first look), and what it brought.
 
-    watcher: str
-    state: str
+    `refused` counts the items that could not be taken (events watcher.error say why), `failures` how often in
+    a row the source did not answer; `seen_at` is when it last did.
+    """
+
+    name: str
+    kind: str
+    where: str
+    state: Literal["up", "down", "waiting"]
     items: int
+    refused: int
     failures: int
     error: str
     seen_at: datetime | None
+
+
+class HookOut(_Out):
+    """How many new things a webhook brought."""
+
+    taken: int
 
 
 # --- what is shown -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from assay.errors import UsageError
-from assay.specs import NotifySpec
+from assay.specs import NotifySpec, WatcherSpec
 
 __all__ = ["Settings", "load_settings"]
 
@@ -42,6 +42,7 @@ class Settings(BaseSettings):
     watch_models: Path | None = Field(default=None, description="Folder of model files to watch.")
     watch_prompts: Path | None = Field(default=None, description="Folder of prompt files to watch.")
     watch_interval_s: float = Field(default=1.0, gt=0, description="Seconds between looks at the folders.")
+    watch: list[WatcherSpec] = Field(default=[], description="Other sources to watch: docs/watchers.md.")
 
     policy: str = Field(
         default="expected-variance-reduction",

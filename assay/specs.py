@@ -20,6 +20,7 @@ __all__ = [
     "NotifySpec",
     "Price",
     "PromptSpec",
+    "WatcherSpec",
     "content_hash",
     "parse_dataset",
     "parse_model",
@@ -162,6 +163,35 @@ class DatasetSpec(_Spec):
     score_type: ScoreType = ScoreType.BINARY
     scorer: str = "exact-match"
     scorer_params: dict[str, Any] = Field(default_factory=dict)
+
+
+class WatcherSpec(_Spec):
+    """A source to watch, a [[watch]] table of assay.toml.
+
+    Example:
+        [[watch]]
+        kind = "openai-models"
+        url = "http://127.0.0.1:8000/v1"
+        match = "llama-*"
+        model = {price = {free = true}, benchmarks = ["openllm"]}
+    """
+
+    kind: str
+    name: str | None = Field(default=None, min_length=1, max_length=100)  # under which it remembers
+    url: str | None = None
+    folder: Path | None = None
+    source: str | None = None  # huggingface: organisation, or owner/collection
+    benchmark: str | None = None  # http-jsonl: where the prompts go
+    match: str = "*"  # which names are wanted, as in a shell
+    model: FreeValues = Field(default_factory=dict)  # how the new models are called, as in a model file
+    api_key_env: str | None = None  # environment variable with the source's key
+    webhook_secret_env: str | None = None  # mlflow: environment variable with the webhook's secret
+    interval_s: float = Field(default=60.0, gt=0)
+
+    @property
+    def label(self) -> str:
+        """Its name; the kind where it has none."""
+        return self.name or self.kind
 
 
 def content_hash(text: str, fields: dict[str, Any]) -> str:

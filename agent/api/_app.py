@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from agent.api import _benchmarks, _health, _models, _records, _scores, _studies
+from agent.api import _benchmarks, _health, _hooks, _models, _records, _scores, _studies
 from agent.api._access import Access
 from agent.api._limits import BodyLimit
 from agent.api._problems import add_handlers
@@ -21,7 +21,7 @@ from storage.database import Database
 __all__ = ["create_api"]
 
 #: The longer paths first: a name may hold slashes.
-MODULES = (_health, _studies, _scores, _records, _benchmarks, _models)
+MODULES = (_health, _studies, _scores, _records, _hooks, _benchmarks, _models)
 MEGABYTE = 1_000_000
 BODIES = 32  # leaderboards kept as they are sent
 DESCRIPTION = """\

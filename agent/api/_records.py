@@ -20,6 +20,7 @@ from agent.wire import (
     Page,
     RetrainIn,
     VersionOut,
+    WatcherOut,
 )
 from assay.errors import NotFoundError
 from estimators import ESTIMATORS
@@ -99,6 +100,13 @@ def list_events(
     """Events; ask again with `after` set to the last id to see what is new."""
     query = select(Event) if kind is None else select(Event).where(Event.kind == kind)
     return page_of(session, query, Event.id, cursor, EventOut.model_validate, lambda found: found.id)
+
+
+@router.get("/watchers", dependencies=Reader, tags=["watchers"], responses=READ)
+def list_watchers(request: Request, session: Reading) -> list[WatcherOut]:
+    """The configured sources and how they are."""
+    found = views.watcher_lines(session, request.app.state.settings)
+    return [WatcherOut.model_validate(line) for line in found]
 
 
 # --- estimators --------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from agent.commands._shared import JsonOption, print_json, print_rows
 from agent.notify import make_notifier
 from agent.opening import open_database
 from agent.supervisor import broker_command
+from agent.watchers import WATCHERS, configured
 from assay.errors import AssayError
 from assay.settings import Settings, load_settings
-from assay.specs import ModelSpec, NotifySpec
+from assay.specs import ModelSpec, NotifySpec, WatcherSpec
 from storage.tables import Model
 from workers import broker
 from workers.work import spec_of
@@ -55,8 +56,18 @@ def _checks(settings: Settings) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "broker", lambda: _broker(settings)
     for target in settings.notify:
         yield f"notify {target.name}", partial(_target, target)
+    for watcher in configured(settings):
+        yield f"watcher {watcher.label}", partial(_watcher, watcher)
     for spec in _endpoints(settings):
         yield f"model {spec.name}", partial(_endpoint, spec)
+
+
+def _watcher(spec: WatcherSpec) -> str:
+    if spec.webhook_secret_env and not os.environ.get(spec.webhook_secret_env):
+        raise AssayError(
+            f"environment variable {spec.webhook_secret_env} is not set", "set it for assay serve"
+        )
+    return WATCHERS.get(spec.kind)(spec).check()
 
 
 def _database(settings: Settings) -> str:

@@ -15,8 +15,8 @@ from agent.commands._shared import console, say
 from agent.loop import Agent
 from agent.opening import open_context, open_database
 from agent.supervisor import Supervisor, embedded_children
-from agent.watchers import Watcher, model_folder, prompt_folder
-from assay.settings import Settings, load_settings
+from agent.watchers import watchers_of
+from assay.settings import load_settings
 from workers import broker
 
 #: How long an agent or worker that starts waits for a broker that is just restarting.
@@ -72,16 +72,7 @@ def agent() -> None:
     context = open_context(settings)
     # A clear error now, unless the broker is just restarting; once it runs, an agent outlives its broker.
     broker.ping(settings.broker, START_PATIENCE_S)
-    Agent(context, _watchers(settings)).run(_stop_on_signal())
-
-
-def _watchers(settings: Settings) -> list[Watcher]:
-    watchers: list[Watcher] = []
-    if settings.watch_models is not None:
-        watchers.append(model_folder(settings.watch_models))
-    if settings.watch_prompts is not None:
-        watchers.append(prompt_folder(settings.watch_prompts))
-    return watchers
+    Agent(context, watchers_of(settings)).run(_stop_on_signal())
 
 
 def worker(

@@ -15,5 +15,16 @@ class Watcher(Protocol):
     name: str
 
     def poll(self, database: Database) -> int:
-        """Look once; returns how many new things were stored. Bad items are noted and skipped."""
+        """Look once, if it is time to; returns how many new things were stored.
+
+        Bad items are noted and skipped; a source that is down is noted and tried again later.
+        """
+        ...
+
+    def check(self) -> str:
+        """Look at the source without storing anything; says what is there.
+
+        Raises:
+            AssayError: The source cannot be read; the hint says what to do.
+        """
         ...

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlmodel import Session, select
 
 from agent.registration import PROMPT_SUFFIXES, add_prompt_file, check_model
-from assay.errors import AssayError, StorageError
+from assay.errors import AssayError, StorageError, UsageError
 from assay.specs import parse_model, read_mapping
 from storage import catalog
 from storage.database import Database
@@ -62,6 +62,12 @@ class FolderWatcher:
             )
         fresh = [path for path in settled if seen.get(self._key(path)) != look[path]]
         return sum(self._take_file(database, path, look[path]) for path in fresh)
+
+    def check(self) -> str:
+        """See `Watcher.check`."""
+        if not self._folder.is_dir():
+            raise UsageError(f"there is no folder {self._folder}", "make it, or correct the configuration")
+        return f"{self._folder}, {len(self._files())} files"
 
     def _files(self) -> list[Path]:
         if not self._folder.is_dir():
@@ -116,7 +122,7 @@ def _fingerprint(path: Path) -> str | None:
     return f"{found.st_size}:{found.st_mtime_ns}" if found.st_size else None
 
 
-def model_folder(folder: Path) -> FolderWatcher:
+def model_folder(folder: Path, name: str = "model-folder") -> FolderWatcher:
     """Registers the model that each TOML, YAML or JSON file describes."""
 
     def take(session: Session, path: Path) -> None:
@@ -124,10 +130,10 @@ def model_folder(folder: Path) -> FolderWatcher:
         check_model(spec)
         catalog.add_model(session, spec)
 
-    return FolderWatcher("model-folder", folder, MODEL_SUFFIXES, take)
+    return FolderWatcher(name, folder, MODEL_SUFFIXES, take)
 
 
-def prompt_folder(folder: Path) -> FolderWatcher:
+def prompt_folder(folder: Path, name: str = "prompt-folder") -> FolderWatcher:
     """Adds the prompts of each file: BENCHMARK.jsonl, BENCHMARK/anything.jsonl, or a TOML or YAML one."""
 
     def take(session: Session, path: Path) -> None:
@@ -135,4 +141,4 @@ def prompt_folder(folder: Path) -> FolderWatcher:
         benchmark = inside.parts[0] if len(inside.parts) > 1 else path.stem
         add_prompt_file(session, path, benchmark)
 
-    return FolderWatcher("prompt-folder", folder, PROMPT_SUFFIXES, take)
+    return FolderWatcher(name, folder, PROMPT_SUFFIXES, take)

@@ -14,11 +14,13 @@ from fastapi.testclient import TestClient
 
 from agent.web import create_app
 from assay.settings import Settings
+from assay.specs import WatcherSpec
 from storage import tokens
 from storage.database import Database
 from tests.agent.boards import fill, open_database
 
 ROOT = "/api/v1"
+SECRET = "of the registry"
 
 
 @dataclass
@@ -52,7 +54,22 @@ def _filled() -> tuple[bytes, dict[str, str]]:
         return (Path(name) / "assay.db").read_bytes(), made
 
 
+REGISTRY = WatcherSpec(
+    kind="mlflow",
+    name="registry",
+    url="http://127.0.0.1:9",
+    model={"backend": "replay", "matrix": "/m", "row": "{name}", "price": {"free": True}},
+    webhook_secret_env="ASSAY_TEST_HOOK_SECRET",
+)
+
+
 def open_service(folder: Path, **settings: Any) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ASSAY_TEST_HOOK_SECRET", SECRET)
+        yield from _open_service(folder, watch=[REGISTRY], **settings)
+
+
+def _open_service(folder: Path, **settings: Any) -> Iterator[Service]:
     content, made = _filled()
     (folder / "assay.db").write_bytes(content)
     database = Database(f"sqlite:///{folder / 'assay.db'}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agent.api.conftest import ROOT, Service
+from tests.agent.api.test_hooks import signed
 
 LINE = json.dumps({"model": "new", "dataset": "set-0", "prompt_id": "p0", "score": 1.0}) + "\n"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -75,14 +76,21 @@ CASES = {
         "/budgets/study/1/usd", 200, "admin", "/budgets/study/99/usd", {"json": {"cap": 5}}
     ),
     "GET /events": Case("/events"),
+    "GET /watchers": Case("/watchers"),
+    "POST /hooks/mlflow/{watcher}": Case("/hooks/mlflow/registry", 200, "signed", "/hooks/mlflow/absent"),
     "GET /estimators": Case("/estimators"),
     "GET /estimators/{version_id}": Case("/estimators/1", missing="/estimators/99"),
     "POST /estimators/{version_id}/promote": Case(
         "/estimators/1/promote", 409, "admin", "/estimators/99/promote"
     ),
 }
+WITHOUT_TOKEN = ("none", "signed")
 CALLS = [pytest.param(key.split()[0], case, id=key) for key, case in CASES.items()]
-GUARDED = [pytest.param(key.split()[0], case, id=key) for key, case in CASES.items() if case.scope != "none"]
+GUARDED = [
+    pytest.param(key.split()[0], case, id=key)
+    for key, case in CASES.items()
+    if case.scope not in WITHOUT_TOKEN
+]
 NAMING = [pytest.param(key.split()[0], case, id=key) for key, case in CASES.items() if case.missing]
 
 
@@ -108,8 +116,9 @@ def test_succeeds(service: Service, method: str, case: Case) -> None:
         made = service.call("POST", "/studies", json={"benchmark": "trivia", "methods": ["fjord-1b"]})
         assert made.json()[0]["id"] == 4
         service.call("POST", "/studies/4/pause")
-    scope = None if case.scope == "none" else case.scope
-    answer = service.call(method, case.path, scope, **case.given)
+    scope = None if case.scope in WITHOUT_TOKEN else case.scope
+    given = signed({"name": "bert", "version": "7"}) if case.scope == "signed" else case.given
+    answer = service.call(method, case.path, scope, **given)
     assert answer.status_code == case.status, answer.text
 
 
