@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from assay.errors import BadInputError
 from assay.matrix import ScoreType
@@ -38,7 +46,14 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-Number = Annotated[float, Field(strict=True)]  # true and false are no numbers
+def _whole(value: Any) -> Any:
+    """JSON and YAML may write a whole number as 5.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: Numbers as numbers: true and false are none, and neither is "5".
+Number = Annotated[float, Field(strict=True)]
+Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True)]
 FreeValues = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
@@ -49,9 +64,9 @@ class _Spec(BaseModel):
 class Price(_Spec):
     """US dollars per million tokens, and per call; a local model is `{"free": true}`, never just left out."""
 
-    input_per_million: float = Field(default=0.0, ge=0)
-    output_per_million: float = Field(default=0.0, ge=0)
-    per_call: float = Field(default=0.0, ge=0)
+    input_per_million: Number = Field(default=0.0, ge=0)
+    output_per_million: Number = Field(default=0.0, ge=0)
+    per_call: Number = Field(default=0.0, ge=0)
     free: bool = False
 
     @model_validator(mode="after")
@@ -93,17 +108,17 @@ class ModelSpec(_Spec):
     api_key_env: str | None = None
     matrix: str | None = None  # replay backend: folder to answer from
     row: str | None = None  # replay backend: row of the matrix, default the model's name
-    latency_ms: float = Field(default=0.0, ge=0)  # replay backend
-    failure_rate: float = Field(default=0.0, ge=0, le=1)  # replay backend
+    latency_ms: Number = Field(default=0.0, ge=0)  # replay backend
+    failure_rate: Number = Field(default=0.0, ge=0, le=1)  # replay backend
     command: list[str] | None = Field(default=None, min_length=1)  # command backend: program and arguments
     device: str = "auto"  # transformers backend: cpu, cuda, cuda:1, auto
     dtype: str = "auto"  # transformers backend: float32, bfloat16, float16, auto (as stored)
-    batch_size: int = Field(default=8, ge=1)  # transformers backend: prompts per forward pass
+    batch_size: Whole = Field(default=8, ge=1)  # transformers backend: prompts per forward pass
     price: Price | None = None
     parameters: FreeValues = Field(default_factory=dict)
-    max_tokens: int = Field(default=512, ge=1)
-    timeout_s: float = Field(default=60.0, gt=0)
-    max_in_flight: int = Field(default=64, ge=1)  # these three are shared by all workers
+    max_tokens: Whole = Field(default=512, ge=1)
+    timeout_s: Number = Field(default=60.0, gt=0)
+    max_in_flight: Whole = Field(default=64, ge=1)  # these three are shared by all workers
     requests_per_minute: float | None = Field(default=None, gt=0)
     tokens_per_minute: float | None = Field(default=None, gt=0)
     benchmarks: list[str] | None = None
@@ -159,7 +174,7 @@ class DatasetSpec(_Spec):
     """A dataset of a benchmark: its weight, score type and scorer."""
 
     name: str = Field(min_length=1)
-    weight: float = Field(default=1.0, ge=0)
+    weight: Number = Field(default=1.0, ge=0)
     score_type: ScoreType = ScoreType.BINARY
     scorer: str = "exact-match"
     scorer_params: dict[str, Any] = Field(default_factory=dict)
@@ -186,7 +201,7 @@ class WatcherSpec(_Spec):
     model: FreeValues = Field(default_factory=dict)  # how the new models are called, as in a model file
     api_key_env: str | None = None  # environment variable with the source's key
     webhook_secret_env: str | None = None  # mlflow: environment variable with the webhook's secret
-    interval_s: float = Field(default=60.0, gt=0)
+    interval_s: Number = Field(default=60.0, gt=0)
 
     @property
     def label(self) -> str:

@@ -43,7 +43,7 @@ NOTES = (
 def main() -> int:
     """Run and report; exit code 1 where anything was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--examples", type=int, default=60, help="random requests per route")
+    parser.add_argument("--examples", type=int, default=120, help="random requests per route")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     start = time.monotonic()
@@ -68,6 +68,7 @@ def _schemathesis(url: str, token: str, examples: int, seed: int) -> tuple[int, 
         f"--seed={seed}",
         f"--max-examples={examples}",
         f"--checks={','.join(CHECKS)}",
+        "--phases=coverage,fuzzing,stateful",
         "--continue-on-failure",
         "--request-timeout=20",
         "--no-color",
