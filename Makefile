@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test test-services lint types imports check chaos bench api-fuzz clean
+.PHONY: help install demo test test-services lint types imports check chaos bench api-fuzz audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -41,6 +41,10 @@ check: test lint types imports  ## what CI runs without servers
 
 chaos: $(STAMP)  ## kill -9 and outages at random moments: SQLite, PostgreSQL, and servers that fail as well
 	@$(BIN)/python -m benchmarks.chaos
+
+audit: $(STAMP)  ## dependencies with known vulnerabilities (needs the network)
+	@$(BIN)/pip install -q --disable-pip-version-check pip-audit
+	@$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
 api-fuzz: $(STAMP)  ## call every route of the REST API in more than 5,000 ways (schemathesis)
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt schemathesis
