@@ -59,7 +59,8 @@ Count = Annotated[int, Whole, Field(ge=1, le=LARGEST_INT)]
 
 
 class _In(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    # The length makes every text be looked at: without a limit, half a surrogate pair would pass.
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=10_000_000)
 
 
 class _Out(BaseModel):

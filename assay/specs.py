@@ -38,11 +38,15 @@ __all__ = [
 
 
 S = TypeVar("S", bound="_Spec")
+LONGEST_TEXT = 10_000_000
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """Free values as JSON can hold them: TOML and YAML have dates, which become text."""
-    plain: dict[str, Any] = json.loads(json.dumps(values, default=str, allow_nan=False))
+    text = json.dumps(values, default=str, allow_nan=False, ensure_ascii=False)
+    # Half a surrogate pair, as JSON escapes can spell it, is no character that could be sent on.
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    plain: dict[str, Any] = json.loads(whole)
     return plain
 
 
@@ -58,7 +62,10 @@ FreeValues = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    # The length makes every text be looked at: without a limit, half a surrogate pair would pass.
+    model_config = ConfigDict(
+        extra="forbid", protected_namespaces=(), allow_inf_nan=False, str_max_length=LONGEST_TEXT
+    )
 
 
 class Price(_Spec):

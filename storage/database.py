@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlmodel import Session, create_engine
 
-from assay.errors import StorageError
+from assay.errors import BadInputError, StorageError
 from storage import migrations
 
 __all__ = ["Database"]
@@ -138,6 +138,8 @@ class Database:
         try:
             yield
         except (DBAPIError, sqlite3.Error, psycopg.Error) as error:  # bulk statements go to the driver itself
+            if NUL in str(error):
+                raise BadInputError("a name holds a NUL character", "take it out") from None
             translated = self._storage_error(error)
             if translated is None:
                 raise
@@ -159,6 +161,8 @@ class Database:
         return None
 
 
+#: What PostgreSQL's driver says of texts that it cannot keep; SQLite keeps them.
+NUL = "NUL (0x00)"
 #: What drivers say (first match counts), what it means, and what to do about it.
 CONDITIONS = (
     (r"is locked|lock timeout", "is locked by another program", "close it and try again"),

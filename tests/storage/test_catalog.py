@@ -97,3 +97,13 @@ def test_unknown_names_say_where_to_look(db: Database):
     with db.read() as session, pytest.raises(UsageError) as caught:
         catalog.find_benchmark(session, "smal")
     assert caught.value.hint == "known: small"
+
+
+def test_a_name_that_the_database_cannot_keep_is_bad_input(db: Database) -> None:
+    """PostgreSQL keeps no NUL; SQLite does."""
+    if db.is_sqlite:
+        pytest.skip("SQLite keeps it")
+    with pytest.raises(BadInputError, match="NUL"), db.begin() as session:
+        catalog.add_benchmark(session, "a\x00b")
+    with pytest.raises(BadInputError, match="NUL"), db.read() as session:
+        catalog.find_benchmark(session, "a\x00b")

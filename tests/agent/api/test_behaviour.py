@@ -335,3 +335,27 @@ def test_a_model_without_a_price_is_refused(service: Service) -> None:
 
 def test_no_secret_is_in_any_description(shared: Service) -> None:
     assert ApiToken.__name__ not in shared.client.get(f"{ROOT}/openapi.json").text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/templates", {"name": "t", "text": "?"}),
+        ("/models", {"name": "m", "backend": "replay", "matrix": "?"}),
+        ("/models", {"name": "m?", "backend": "replay", "matrix": "/m"}),
+        ("/benchmarks", {"name": "b", "prompts": [{"id": "?", "text": "x"}]}),
+        ("/studies", {"benchmark": "trivia", "methods": ["?"]}),
+    ],
+)
+def test_half_a_character_is_refused(shared: Service, path: str, body: dict) -> None:
+    said = json.dumps(body).replace("?", "\\ud800")
+    answer = shared.call("POST", path, content=said, headers={"Content-Type": "application/json"})
+    assert_problem(answer, 422)
+
+
+def test_half_a_character_in_free_values_is_replaced(service: Service) -> None:
+    said = r'{"name": "b", "prompts": [{"id": "x", "text": "x", "fields": {"a": "\ud800"}}]}'
+    headers = {"Content-Type": "application/json"}
+    assert service.call("POST", "/benchmarks", content=said, headers=headers).status_code == 201
+    (prompt,) = service.call("GET", "/benchmarks/b/prompts").json()["items"]
+    assert prompt["fields"] == {"a": "\ufffd"}
