@@ -112,7 +112,7 @@ def format_of(path: Path) -> str:
         UsageError: It shows none.
     """
     if not path.exists():
-        raise BadInputError(f"no file at {path}", "check the path")
+        raise BadInputError(f"no {'file' if path.suffix else 'folder'} at {path}", "check the path")
     if path.is_file() and path.suffix.lower() in ENDINGS:
         return ENDINGS[path.suffix.lower()]
     if path.is_dir():

@@ -375,7 +375,7 @@ def test_the_format_is_seen(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not show its format") as caught:
         format_of(tmp_path / "t.xyz")
     assert "helm, inspect, lm-eval" in caught.value.hint
-    with pytest.raises(BadInputError, match="no file at"):
+    with pytest.raises(BadInputError, match="no folder at"):
         format_of(tmp_path / "absent")
 
 
