@@ -37,6 +37,7 @@ from storage.tables import (
     LedgerEntry,
     Quantile,
     Study,
+    StudyMethod,
     StudyState,
     VersionState,
 )
@@ -269,7 +270,7 @@ def _store_estimates(session: Session, situation: Situation, found: _Found) -> N
     for quantile in found.quantiles:
         quantile.step = situation.study.step + 1
     storage_quantiles.add(session, found.quantiles)
-    spent = _spent(session, situation.study_id)
+    spent = _spent(session, situation)
     for row, method in zip(rows, situation.methods, strict=True):
         assert method.id is not None
         row.study_id = situation.study_id
@@ -281,12 +282,24 @@ def _store_estimates(session: Session, situation: Situation, found: _Found) -> N
     estimates.add(session, rows)
 
 
-def _spent(session: Session, study_id: int) -> dict[int, int]:
-    """Micro-dollars that the study has spent, by method; methods without spending are left out."""
+def _spent(session: Session, situation: Situation) -> dict[int, int]:
+    """Micro-dollars that studies of the benchmark have spent, by method of this one.
+
+    An estimate rests on all scores, whichever study bought them, and one that buys nothing is not free.
+    """
+    pks = [method.id for method in situation.methods]
+    theirs = (
+        select(StudyMethod.study_id)
+        .join(Study, col(Study.id) == col(StudyMethod.study_id))
+        .where(Study.benchmark_id == situation.columns.benchmark_id, col(StudyMethod.method_id).in_(pks))
+        .where(Study.objective != "compare")  # which buys preferences, not scores
+    )
     query = (
         select(Job.method_id, func.sum(LedgerEntry.settled))
         .join(Job, col(Job.id) == col(LedgerEntry.job_id))
-        .where(col(LedgerEntry.budget_id).in_(ledger.budget_ids(session, "study", study_id, "usd")))
+        .join(Budget, col(Budget.id) == col(LedgerEntry.budget_id))
+        .where(col(Job.study_id).in_(theirs), col(Job.method_id).in_(pks))
+        .where(Budget.scope == "study", Budget.unit == "usd")
         .group_by(col(Job.method_id))
     )
     return {method_id: int(spent) for method_id, spent in session.exec(query).all()}

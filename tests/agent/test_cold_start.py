@@ -19,6 +19,7 @@ from storage import catalog, estimates, versions
 from storage.tables import (
     Dataset,
     Embedding,
+    Estimate,
     EstimatorVersion,
     Job,
     Prompt,
@@ -133,6 +134,22 @@ def test_after_pooling_every_estimate_is_made_anew_without_buying(world: World) 
     assert len(world.jobs()) == bought  # and that starts nothing new
 
 
+def test_what_was_spent_stays_on_the_leaderboard(world: World) -> None:
+    paid(world)
+    before = latest(world).cost
+    assert before > 0
+    grow(world)
+    settle(world)
+    spent = sum(world.budget(s.id or 0).spent for s in world.studies())
+    assert latest(world).cost == spent > before
+
+
+def latest(world: World) -> Estimate:
+    found = world.rows(Estimate)
+    assert isinstance(found[-1], Estimate)
+    return found[-1]
+
+
 def test_estimates_include_the_new_prompts(world: World) -> None:
     evaluate(world)
     grow(world)
@@ -213,7 +230,7 @@ def _score(session: Any, method: str, prompt: str) -> None:
 
 def paid(world: World, name: str = "m34") -> None:
     """A model whose calls cost something, evaluated by a study that is over."""
-    price = {"input_per_million": 3.0, "output_per_million": 15.0}
+    price = {"input_per_million": 3.0, "output_per_million": 15.0, "per_call": 0.0001}
     world.add_model(name, announce=True, backend="replay", matrix=str(world.folder / "wider"), price=price)
     settle(world)
 
