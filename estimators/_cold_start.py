@@ -24,6 +24,7 @@ from estimators._base import (
 )
 from estimators._cold_group import ColdGroup, GroupPosterior, TransferPrior, fit_group
 from estimators._draws import binary_prompts, draw_scores
+from estimators._folds import row_folds
 
 __all__ = [
     "ColdStartEstimator",
@@ -143,6 +144,20 @@ class ColdStartEstimator(Estimator):
         other.groups_ = []
         other._learn_groups(labelled)
         return other
+
+    def cross_fitted(self, history: ScoreMatrix) -> Array:
+        """(M, N) answers on cold prompts, predicted from the row's warm ones by fits to other rows' answers.
+
+        Only straight after `fit`; NaN where there is no answer on a cold prompt to predict.
+        """
+        asked = history.observed & self.cold_
+        rows = np.flatnonzero(asked.any(axis=1))
+        predicted = np.full(asked.shape, np.nan)
+        shown = np.where(self.cold_, np.nan, history.values)
+        for train, test in row_folds(len(rows), self.seed, every=True) if len(rows) > 1 else []:
+            other = self.with_labels(history.rows(rows[train]))
+            predicted[rows[test]] = other.predict(shown[rows[test]]).mean
+        return np.where(asked, predicted, np.nan)
 
     def _learn_groups(self, history: ScoreMatrix) -> None:
         """Pool the answers on cold prompts of all rows that have any."""

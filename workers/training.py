@@ -42,7 +42,7 @@ from workers.embedding import embed_prompts
 from workers.execution import WorkerContext
 from workers.labelling import label, save_labels
 from workers.policy_training import train_and_judge
-from workers.validation import Validation, hold_out, validate
+from workers.validation import ColdComparison, Validation, compare_on_cold, hold_out, validate
 
 __all__ = ["history_of", "train_version"]
 
@@ -101,7 +101,7 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
     challenger.fit(learned, warm_start=parent)
     labelling = label(challenger, learned, unseen, context.settings.pseudo_label_variance)
     challenger = labelling.estimator if labelling else challenger
-    verdict = _judge(challenger, parent, unseen)
+    verdict = _judge(challenger, parent, unseen, learned)
     about = {
         "methods": list(learned.method_ids),
         "scores": int(learned.observed.sum()),
@@ -191,7 +191,9 @@ def _parent(context: WorkerContext, version: EstimatorVersion) -> Estimator | No
     return load_estimator(folder)
 
 
-def _judge(challenger: Estimator, champion: Estimator | None, held_out: ScoreMatrix) -> Verdict:
+def _judge(
+    challenger: Estimator, champion: Estimator | None, held_out: ScoreMatrix, learned: ScoreMatrix
+) -> Verdict:
     if held_out.n_methods == 0:
         reason = "promoted without validation: too few methods to hold any out"
         return Verdict(VersionState.CHAMPION, reason, {"rows": 0})
@@ -204,13 +206,20 @@ def _judge(challenger: Estimator, champion: Estimator | None, held_out: ScoreMat
     if champion.n_prompts_ != held_out.n_prompts:
         return Verdict(VersionState.CHAMPION, "the first version for the present prompts", facts)
     other = validate(champion, held_out, seed=0)
-    return _compared(own, other, {**facts, "champion_loss": other.loss})
+    facts["champion_loss"] = other.loss
+    return _compared(own, other, facts, compare_on_cold(challenger, champion, learned))
 
 
-def _compared(own: Validation, other: Validation, facts: dict[str, Any]) -> Verdict:
-    better = own.loss < other.loss
+def _compared(
+    own: Validation, other: Validation, facts: dict[str, Any], cold: ColdComparison | None
+) -> Verdict:
+    mine, theirs = own.loss, other.loss
     said = f"held-out loss {own.loss:.5f} against the champion's {other.loss:.5f}"
-    return Verdict(VersionState.CHAMPION if better else VersionState.REJECTED, said, facts)
+    if cold is not None:
+        mine, theirs = mine + cold.weight * cold.loss, theirs + cold.weight * cold.champion_loss
+        facts |= {"cold_loss": cold.loss, "champion_cold_loss": cold.champion_loss}
+        said += f", on new prompts {cold.loss:.5f} against {cold.champion_loss:.5f}"
+    return Verdict(VersionState.CHAMPION if mine < theirs else VersionState.REJECTED, said, facts)
 
 
 def _store(

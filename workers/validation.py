@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.matrix import ScoreMatrix
-from estimators import Estimator
+from estimators import ColdStartEstimator, Estimator
 
-__all__ = ["Validation", "hold_out", "validate"]
+__all__ = ["ColdComparison", "Validation", "compare_on_cold", "hold_out", "validate"]
 
 #: With fewer rows than this nothing is held out: every row is needed to learn from.
 LEAST_ROWS = 20
+
+#: With fewer answers on new prompts than this they decide nothing.
+LEAST_COLD_ANSWERS = 30
 
 #: Shares of the prompts that the held-out rows are shown.
 SHOWN = (0.02, 0.05, 0.1)
@@ -77,6 +80,48 @@ def validate(estimator: Estimator, held_out: ScoreMatrix, seed: int) -> Validati
         whole = np.where(np.isnan(truth), prediction.mean, truth) @ held_out.weights
         errors.append(np.abs(estimator.benchmark_score(shown).mean - whole).mean())
     return Validation(held_out.n_methods, float(np.mean(losses)), float(np.mean(errors)))
+
+
+@dataclass(frozen=True)
+class ColdComparison:
+    """How well two versions predict the answers on prompts without history.
+
+    Attributes:
+        weight: Weight of those prompts in the benchmark score.
+        loss: Mean squared error of the challenger, each answer predicted by a fit without its row's answers.
+        champion_loss: The champion's, which may have learned from some of these answers already.
+    """
+
+    weight: float
+    loss: float
+    champion_loss: float
+
+
+def compare_on_cold(
+    challenger: Estimator, champion: Estimator, learned: ScoreMatrix
+) -> ColdComparison | None:
+    """Ask both about the answers that were pooled; None where there are too few, or other prompts are cold.
+
+    The methods that are held out of every fit are few, and may have answered none of the new prompts.
+
+    Args:
+        challenger: Fitted to `learned`.
+        champion: Fitted earlier.
+        learned: (M, N) the challenger's history.
+    """
+    if not isinstance(challenger, ColdStartEstimator) or not isinstance(champion, ColdStartEstimator):
+        return None
+    cold = challenger.cold_
+    if not cold.any() or not np.array_equal(cold, champion.cold_):
+        return None
+    own = challenger.cross_fitted(learned)
+    asked = ~np.isnan(own)
+    if asked.sum() < LEAST_COLD_ANSWERS:
+        return None
+    truth = learned.values.astype(np.float64)
+    other = champion.predict(np.where(cold, np.nan, truth)).mean
+    losses = [_mean_by_dataset(np.square(mean - truth), asked, learned) for mean in (own, other)]
+    return ColdComparison(float(learned.weights[cold].sum()), losses[0], losses[1])
 
 
 def _mean_by_dataset(squares: NDArray[np.float64], hidden: NDArray[np.bool_], matrix: ScoreMatrix) -> float:

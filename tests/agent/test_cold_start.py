@@ -125,9 +125,10 @@ def test_after_pooling_every_estimate_is_made_anew_without_buying(world: World) 
     settle(world)
     pooled = [s for s in world.studies() if (s.trigger or "").startswith("pooled:")]
     last = versions_of(world)[-1]
-    if last.state == VersionState.CHAMPION:  # the answers predicted held-out ones better
-        assert len(pooled) == TESTS
-        assert {s.version_id for s in pooled} == {last.id}
+    assert last.state == VersionState.CHAMPION, last.reason
+    assert "on new prompts" in last.reason
+    assert len(pooled) == TESTS
+    assert {s.version_id for s in pooled} == {last.id}
     assert not [job for s in pooled for job in world.jobs(s.id)]
     bought = len(world.jobs())
     settle(world)

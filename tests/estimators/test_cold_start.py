@@ -99,6 +99,17 @@ def test_own_answers_help_and_pooled_answers_help_more() -> None:
     assert error(pooled, 0) < error(alone, 0)
 
 
+def test_cross_fitted_predictions_do_not_know_the_answers_they_predict() -> None:
+    matrix = together(without(world(), HISTORY, cold(world())), answered(world(), POOLED, 30, 15))
+    estimator = fit(pooled=True)
+    predicted = estimator.cross_fitted(matrix)
+    asked = matrix.observed & cold(world())
+    assert (~np.isnan(predicted) == asked).all()
+    shown = np.where(cold(world()), np.nan, matrix.values)
+    inside = estimator.predict(shown).mean[asked] - matrix.values[asked]
+    assert (inside**2).mean() < ((predicted - matrix.values)[asked] ** 2).mean() < 0.25
+
+
 def test_intervals_cover() -> None:
     estimator = fit(pooled=True)
     rows = answered(world(), NEW, 20, 10, seed=2)
