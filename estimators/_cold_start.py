@@ -145,18 +145,23 @@ class ColdStartEstimator(Estimator):
         other._learn_groups(labelled)
         return other
 
-    def cross_fitted(self, history: ScoreMatrix) -> Array:
+    def cross_fitted(self, history: ScoreMatrix, labelled: ScoreMatrix | None = None) -> Array:
         """(M, N) answers on cold prompts, predicted from the row's warm ones by fits to other rows' answers.
 
         Only straight after `fit`; NaN where there is no answer on a cold prompt to predict.
+
+        Args:
+            history: (M, N) what `fit` was given.
+            labelled: The same with pseudo-labels, where the other rows' are to be learned from too.
         """
+        source = history if labelled is None else labelled
         asked = history.observed & self.cold_
         rows = np.flatnonzero(asked.any(axis=1))
         predicted = np.full(asked.shape, np.nan)
         shown = np.where(self.cold_, np.nan, history.values)
-        for train, test in row_folds(len(rows), self.seed, every=True) if len(rows) > 1 else []:
-            other = self.with_labels(history.rows(rows[train]))
-            predicted[rows[test]] = other.predict(shown[rows[test]]).mean
+        for _, test in row_folds(len(rows), self.seed, every=True) if len(rows) > 1 else []:
+            others = np.setdiff1d(np.arange(history.n_methods), rows[test])
+            predicted[rows[test]] = self.with_labels(source.rows(others)).predict(shown[rows[test]]).mean
         return np.where(asked, predicted, np.nan)
 
     def _learn_groups(self, history: ScoreMatrix) -> None:

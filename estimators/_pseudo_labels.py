@@ -2,7 +2,7 @@
 
 They are made by a fitted estimator for the methods of its history, where its predictive variance is under a
 threshold; they never replace a score, and whoever stores them stores them apart from scores, with the version
-that made them. Whether learning from them helps is asked of real answers that the fits have not seen.
+that made them. Whether learning from them helps is asked of real answers, by fits that have not seen them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.matrix import ScoreMatrix
-from estimators._base import Estimator
-from estimators._cold_start import cold_prompts, full_rows
+from estimators._cold_start import ColdStartEstimator, cold_prompts, full_rows
 from estimators._draws import binary_prompts
 
 __all__ = ["LabelCheck", "PseudoLabels", "check_labels", "make_pseudo_labels"]
 
 #: With fewer real answers than this nothing is known about whether labels help.
 LEAST_ANSWERS = 30
+
+#: The surest of more are taken.
+MOST_LABELS = 200_000
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class PseudoLabels:
         return replace(history, values=filled)
 
 
-def make_pseudo_labels(estimator: Estimator, history: ScoreMatrix, threshold: float) -> PseudoLabels:
+def make_pseudo_labels(estimator: ColdStartEstimator, history: ScoreMatrix, threshold: float) -> PseudoLabels:
     """Labels for the full rows of a history on its cold prompts, where the estimator is sure enough.
 
     Args:
@@ -66,6 +68,8 @@ def make_pseudo_labels(estimator: Estimator, history: ScoreMatrix, threshold: fl
     cold = cold_prompts(history.rows(rows))
     prediction = estimator.predict(history.values[rows])
     sure = cold & np.isnan(history.values[rows]) & (prediction.variance <= threshold)
+    if sure.sum() > MOST_LABELS:
+        sure &= prediction.variance < np.partition(prediction.variance[sure], MOST_LABELS)[MOST_LABELS]
     i, j = np.nonzero(sure)
     values = np.clip(prediction.mean[sure], 0.0, 1.0)
     return PseudoLabels(
@@ -78,7 +82,7 @@ def make_pseudo_labels(estimator: Estimator, history: ScoreMatrix, threshold: fl
 
 @dataclass(frozen=True)
 class LabelCheck:
-    """Whether learning from pseudo-labels predicts real answers better.
+    """Whether learning from pseudo-labels predicts real answers of other methods better.
 
     Attributes:
         kept: Whether it does, beyond chance.
@@ -93,38 +97,35 @@ class LabelCheck:
     loss_with: float
 
     @property
-    def enough(self) -> bool:
-        """Whether there are answers enough to ask."""
-        return self.answers >= LEAST_ANSWERS
-
-    @property
     def reason(self) -> str:
         """In a sentence."""
         if np.isnan(self.loss_with):
-            return f"not used: {self.answers} held-out answers on these prompts are too few to check them on"
+            return f"not used: {self.answers} answers on these prompts are too few to check them on"
         said = f"squared error {self.loss_with:.4f} with them, {self.loss_without:.4f} without"
-        return f"{'used' if self.kept else 'not used'}: {said}, on {self.answers} held-out answers"
+        return f"{'used' if self.kept else 'not used'}: {said}, on {self.answers} answers"
 
 
-def check_labels(
-    without: Estimator, labelled: Estimator, unseen: ScoreMatrix, cold: NDArray[np.bool_]
-) -> LabelCheck:
-    """Predict real answers on cold prompts from the same rows' other answers, with both fits.
+def check_labels(estimator: ColdStartEstimator, history: ScoreMatrix, labels: PseudoLabels) -> LabelCheck:
+    """Predict the real answers on cold prompts by fits without their rows, once with labels and once without.
 
     Kept where the mean improvement exceeds one standard error of the answers' differences.
 
     Args:
-        without: Fitted without labels.
-        labelled: Fitted with them.
-        unseen: (H, N) rows that neither has learned from.
-        cold: (N,) the prompts that the labels are about.
+        estimator: Just fitted to the history.
+        history: (M, N) scores.
+        labels: Made by the estimator.
     """
-    truth = unseen.values.astype(np.float64)
-    asked = cold & ~np.isnan(truth)
-    if asked.sum() < LEAST_ANSWERS:
+    asked = history.observed & estimator.cold_
+    if asked.sum() < LEAST_ANSWERS or not len(labels):
         return LabelCheck(False, int(asked.sum()), float("nan"), float("nan"))
-    shown = np.where(cold, np.nan, truth)
-    plain, other = ((f.predict(shown).mean - truth)[asked] ** 2 for f in (without, labelled))
+    truth = history.values.astype(np.float64)
+    fits = (estimator.cross_fitted(history), estimator.cross_fitted(history, labels.added_to(history)))
+    asked &= ~np.isnan(fits[0])  # a single row cannot be predicted by others
+    plain, other = (((mean - truth)[asked]) ** 2 for mean in fits)
     gain = plain - other
-    kept = bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
-    return LabelCheck(kept, len(gain), float(plain.mean()), float(other.mean()))
+    kept = len(gain) >= LEAST_ANSWERS and bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+    return LabelCheck(kept, len(gain), _mean(plain), _mean(other))
+
+
+def _mean(squares: NDArray[np.float64]) -> float:
+    return float(squares.mean()) if len(squares) else float("nan")

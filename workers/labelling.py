@@ -1,4 +1,4 @@
-"""Pseudo-labels of an estimator version: made, checked on held-out answers, kept in its artifact."""
+"""Pseudo-labels of an estimator version: made, checked on real answers, kept in its artifact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Labelling:
     Attributes:
         labels: Made anew by this version; cells with a score have none.
         threshold: Largest predictive variance of a label.
-        check: What held-out answers said.
+        check: What real answers said.
         estimator: Fitted with the labels where they helped, else without.
     """
 
@@ -47,26 +47,20 @@ class Labelling:
         return {"pseudo-labels": len(self.labels), "pseudo-labels were": self.check.reason}
 
 
-def label(
-    estimator: Estimator, learned: ScoreMatrix, unseen: ScoreMatrix, threshold: float
-) -> Labelling | None:
+def label(estimator: Estimator, learned: ScoreMatrix, threshold: float) -> Labelling | None:
     """Semi-supervised training on prompts without history; None where there are none, or labels are off.
 
     Args:
-        estimator: Fitted to `learned`.
+        estimator: Just fitted to `learned`.
         learned: (M, N) history.
-        unseen: (H, N) rows that were held out of the fit.
         threshold: Largest predictive variance of a label; 0 = make none.
     """
     if threshold <= 0 or not isinstance(estimator, ColdStartEstimator) or not estimator.cold_.any():
         return None
     labels = make_pseudo_labels(estimator, learned, threshold)
-    check = LabelCheck(False, int(unseen.observed[:, estimator.cold_].sum()), float("nan"), float("nan"))
-    if len(labels) and check.enough:  # else the second fit could not be judged, and is not made
-        labelled = estimator.with_labels(labels.added_to(learned))
-        check = check_labels(estimator, labelled, unseen, estimator.cold_)
-        estimator = labelled if check.kept else estimator
-    return Labelling(labels, threshold, check, estimator)
+    check = check_labels(estimator, learned, labels)
+    used = estimator.with_labels(labels.added_to(learned)) if check.kept else estimator
+    return Labelling(labels, threshold, check, used)
 
 
 def save_labels(labelling: Labelling, folder: Path) -> None:

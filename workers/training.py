@@ -99,7 +99,7 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
     parent = _parent(context, version)
     challenger = estimator_for(learned, version.estimator, version.params)
     challenger.fit(learned, warm_start=parent)
-    labelling = label(challenger, learned, unseen, context.settings.pseudo_label_variance)
+    labelling = label(challenger, learned, context.settings.pseudo_label_variance)
     challenger = labelling.estimator if labelling else challenger
     verdict = _judge(challenger, parent, unseen, learned)
     about = {

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from assay.matrix import ScoreMatrix
-from estimators import LabelCheck, PseudoLabels, check_labels, make_pseudo_labels
+from estimators import PseudoLabels, check_labels, make_pseudo_labels
 from tests.estimators.test_cold_start import (
     HISTORY,
     NEW,
     POOLED,
+    PROMPTS,
     answered,
     cold,
     fit,
@@ -48,24 +49,33 @@ def test_a_label_never_replaces_a_score() -> None:
     assert int(made.observed.sum()) == int(empty.observed.sum()) + len(labels(0.1))
 
 
-@pytest.mark.parametrize("helpful", [True, False])
-def test_labels_are_kept_only_where_held_out_answers_are_predicted_better(helpful: bool) -> None:
-    poor, good = fit(pooled=False), fit(pooled=True)
-    unseen = answered(world(), NEW, 30, 15)
-    first, second = (poor, good) if helpful else (good, poor)
-    check = check_labels(first, second, unseen, cold(world()))
-    assert check.kept == helpful
-    assert check.answers == 15 * len(NEW)
-    assert (check.loss_with < check.loss_without) == helpful
-    assert check.reason.startswith("used" if helpful else "not used")
+def truths(*, right: bool) -> PseudoLabels:
+    """Labels of the full rows that are all right, or all wrong."""
+    matrix = world()
+    i, j = np.nonzero(np.broadcast_to(cold(matrix), (len(HISTORY), PROMPTS)))
+    values = matrix.values[i, j]
+    return PseudoLabels(
+        tuple(matrix.method_ids[r] for r in i),
+        tuple(matrix.prompt_ids[c] for c in j),
+        values if right else 1.0 - values,
+        np.zeros(len(i), dtype=np.float32),
+    )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_labels_are_kept_only_where_real_answers_are_predicted_better(right: bool) -> None:
+    check = check_labels(fit(pooled=True), history(), truths(right=right))
+    assert check.kept == right
+    assert check.answers == 15 * len(POOLED)
+    assert (check.loss_with < check.loss_without) == right
+    assert check.reason.startswith("used" if right else "not used")
 
 
 def test_too_few_answers_decide_nothing() -> None:
-    few = answered(world(), NEW, 30, 0)
-    check = check_labels(fit(pooled=True), fit(pooled=True), few, cold(world()))
+    empty = without(world(), HISTORY, cold(world()))
+    check = check_labels(fit(pooled=False), empty, truths(right=True))
     assert (check.kept, check.answers) == (False, 0)
     assert "too few" in check.reason
-    assert not LabelCheck(False, 0, float("nan"), float("nan")).enough
 
 
 def test_learning_from_labels_keeps_what_is_cold() -> None:
