@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.matrix import ScoreMatrix
-from estimators import PseudoLabels, check_labels, make_pseudo_labels
+from estimators import ColdStartEstimator, PseudoLabels, check_labels, make_pseudo_labels
 from tests.estimators.test_cold_start import (
     HISTORY,
     NEW,
@@ -64,9 +64,11 @@ def truths(*, right: bool) -> PseudoLabels:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_labels_are_kept_only_where_real_answers_are_predicted_better(right: bool) -> None:
-    check = check_labels(fit(pooled=True), history(), truths(right=right))
+    few = together(without(world(), HISTORY, cold(world())), answered(world(), POOLED, 30, 3))
+    estimator = ColdStartEstimator().fit(few)
+    check = check_labels(estimator, few, truths(right=right))
     assert check.kept == right
-    assert check.answers == 15 * len(POOLED)
+    assert check.answers == 3 * len(POOLED)
     assert (check.loss_with < check.loss_without) == right
     assert check.reason.startswith("used" if right else "not used")
 
