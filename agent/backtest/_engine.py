@@ -25,6 +25,7 @@ from policies import POLICIES
 __all__ = ["OBJECTIVES", "Objective", "Task", "run_backtest"]
 
 Record = dict[str, Any]
+SPLIT_STRIDE = 100_003  # between the draw seeds of two splits
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -45,6 +46,14 @@ class Task:
     estimator: str
     seed: int
     split: int
+
+    @property
+    def draw_seed(self) -> int:
+        """Seed of what is drawn in this split: a row that is tested in several splits draws anew in each.
+
+        Otherwise more splits would be the same evidence again. The first split draws as a live study does.
+        """
+        return self.seed + SPLIT_STRIDE * self.split
 
     @property
     def key(self) -> str:

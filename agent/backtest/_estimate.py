@@ -133,7 +133,7 @@ def _replay(task: Task, settings: BacktestSettings, split: Split, folder: Path) 
         estimator,
         budgets=[int(budget) for budget in settings.budgets],
         batch=settings.batch,
-        seed=task.seed,
+        seed=task.draw_seed,
         embeddings=split.matrix.embeddings,
     ):
         record["at"][str(budget)] = {
@@ -165,7 +165,7 @@ def _pooled(
         estimator,
         budgets=[settings.pooled_prompts],
         batch=settings.batch,
-        seed=task.seed,
+        seed=task.draw_seed,
         embeddings=split.matrix.embeddings,
     )
     return dataclasses.replace(
@@ -189,7 +189,7 @@ def _conformal(
 
 
 def _policy(task: Task, settings: BacktestSettings) -> Policy:
-    policy = make_policy(task.policy, seed=task.seed)
+    policy = make_policy(task.policy, seed=task.draw_seed)
     if settings.force and "force" in policy.params():
         policy = make_policy(task.policy, **{**policy.params(), "force": True})
     return MixedPolicy(policy, share=settings.cold_share)
