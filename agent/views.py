@@ -197,6 +197,7 @@ class StudyPage:
     steps: dict[str, tuple[StudyStep, ...]]  # by method
     decisions: tuple[Decision, ...]
     decided: int
+    comparison: dict[str, Any]  # what a comparison has found; empty for other objectives
 
 
 @dataclass(frozen=True)
@@ -400,6 +401,7 @@ def study_page(session: Session, study_id: int, decisions: int = 50) -> StudyPag
         steps=_steps(session, study_id),
         decisions=tuple(_decisions(session, study_id, decisions)),
         decided=int(session.exec(select(func.count()).where(Job.study_id == study_id)).one()),
+        comparison=study.findings,
     )
 
 

@@ -271,6 +271,7 @@ class StudyIn(_In):
     until_confidence: float | None = Field(default=None, ge=0, le=1)
     batch_size: Count | None = None
     seed: Annotated[int, Whole, Field(ge=0, le=LARGEST_INT)] | None = None
+    judge: Name | None = None
     templates: list[Name] = Field(default_factory=list, max_length=1000)
     quantiles: list[Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=list, max_length=99)
 
@@ -353,6 +354,7 @@ class StudyDetail(StudyOut):
     until_confidence: float | None
     batch_size: int
     seed: int
+    comparison: dict[str, Any] = Field(default_factory=dict)
     estimates: list[EstimateOut]
 
 

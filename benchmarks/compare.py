@@ -242,7 +242,10 @@ MARKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)
 
 
 def tournaments(bench: PairBench, seeds: int, confidence: float = 0.99) -> dict[str, Floats]:
-    """(seeds, MARKS) whether the best was named at each share of the judgements, and where a run stopped."""
+    """(seeds, MARKS) whether the best was named at each share of the judgements, and where a run stopped.
+
+    A run that has stopped keeps its answer at the shares beyond.
+    """
     rows = np.array(bench.rows)
     every = pairs_of(len(rows))
     known = np.nan_to_num(
@@ -258,14 +261,14 @@ def tournaments(bench: PairBench, seeds: int, confidence: float = 0.99) -> dict[
         running = np.hstack([np.zeros((len(every), 1)), np.cumsum(known[:, order], axis=1)])
         counts, sums = np.zeros(len(every), dtype=np.intp), np.zeros(len(every))
         for i, mark in enumerate(MARKS):
-            while counts.sum() < mark * known.size:
+            while counts.sum() < mark * known.size and np.isnan(stopped[seed]):
                 chosen = game.choose(
                     sums, counts, min(100, int(mark * known.size) + 1 - int(counts.sum())), rng
                 )
                 counts += np.bincount(chosen, minlength=len(every))
                 sums = running[np.arange(len(every)), counts]
                 ranking = game.rank(sums, counts)
-                if np.isnan(stopped[seed]) and ranking.probability_best.max() >= confidence:
+                if ranking.probability_best.max() >= confidence:
                     stopped[seed], right[seed] = counts.sum() / known.size, ranking.best == best
             named[seed, i] = game.rank(sums, counts).best == best
     return {"named": named, "stopped": stopped, "right": right}
@@ -350,7 +353,7 @@ def _iterative(options: argparse.Namespace, bench: PairBench, names: Sequence[st
         (name, risk): _kept(
             options, f"{name}-{risk:g}", partial(iterative_table, bench, pairs, risk, name, options.seeds)
         )
-        for risk in (0.1, 0.2)
+        for risk in options.risks
         for name in names
     }
     return iterative_lines(tables, random_errors(bench, pairs, options.seeds))
@@ -384,6 +387,9 @@ def main() -> None:
     parser.add_argument("--encoder", default="minilm")
     parser.add_argument("--part", default="all", choices=["dev", "held", "all"])
     parser.add_argument("--seeds", type=int, default=0, help="default 5; tournament 50")
+    parser.add_argument(
+        "--risks", type=lambda given: [float(x) for x in given.split(",")], default=[0.1, 0.2]
+    )
     parser.add_argument("--reference", default="FuseChat-Gemma-2-9B-Instruct")
     parser.add_argument("--keep", type=Path, default=None, help="folder of results per policy, to go on from")
     parser.add_argument("--document", action="store_true", help="write the section of docs/benchmarks.md")

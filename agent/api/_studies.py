@@ -180,5 +180,6 @@ def _detail(session: Session, study_id: int) -> StudyDetail:
         until_confidence=study.until_confidence,
         batch_size=study.batch_size,
         seed=study.seed,
+        comparison=study.findings,
         estimates=newest,
     )

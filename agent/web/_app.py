@@ -25,6 +25,7 @@ from agent.boards import Boards, Shared
 from agent.body import Body
 from agent.context import AgentContext
 from agent.leaderboard import Leaderboard
+from agent.pairwise import comparison_facts
 from agent.web import _charts as charts
 from agent.web import _details
 from agent.web._headers import HEADERS, SecurityHeaders
@@ -207,6 +208,7 @@ def study(request: Request, ref: str, session: Reading) -> Response:
         page=page,
         study=page.study,
         curves=curves,
+        comparison_facts=comparison_facts(page.comparison),
         refresh=refresh,
         steers=_buttons(request, page.study),
     )

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 from sqlmodel import select
+from typer.testing import CliRunner
 
 from agent import steering
+from agent.cli import app
 from agent.pairwise import comparison_facts, read_sheet, write_sheet
 from agent.registration import add_prompts
 from agent.steering import StudyOrder
+from agent.views import study_page
 from assay.errors import BadInputError, UsageError
 from assay.specs import DatasetSpec, PromptSpec
 from storage.tables import Preference, StudyState
@@ -254,3 +257,33 @@ def test_skipped_rows_count_as_refused_and_sheets_come_as_json_lines(world: Worl
     assert world.study(study).findings["refusals"] == 2
     with world.database.read() as session, pytest.raises(UsageError, match="not judged by people"):
         write_sheet(session, ordered(world, "ma", "mb"), sheet)
+
+
+# --- what is shown -----------------------------------------------------------------------------------------
+
+
+def test_terminal_page_and_api_show_the_same_findings(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = ordered(world, "ma", "mb")
+    world.settle()
+    monkeypatch.setenv("ASSAY_DATA_DIR", str(world.settings.data_dir))
+    shown = CliRunner().invoke(app, ["study", "show", str(study), "--json"])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)["comparison"]
+    assert found == world.study(study).findings
+    assert {"ties", "flips", "refusals", "winner", "risk_kind"} <= set(found)
+    words = CliRunner().invoke(app, ["study", "show", str(study)])
+    assert "mb is better" in words.output
+    with world.database.read() as session:
+        assert study_page(session, study).comparison == found
+
+
+def test_sheets_by_command(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    study = ordered(world, "ma", "mb", judge="people", policy="random")
+    world.settle()
+    monkeypatch.setenv("ASSAY_DATA_DIR", str(world.settings.data_dir))
+    sheet = tmp_path / "s.csv"
+    done = CliRunner().invoke(app, ["study", "sheet", str(study), "--out", str(sheet)])
+    assert done.exit_code == 0, done.output
+    filled(world, study, sheet, likes_mb)
+    taken = CliRunner().invoke(app, ["study", "verdicts", str(study), str(sheet), "--json"])
+    assert json.loads(taken.stdout)["stored"] == 3
