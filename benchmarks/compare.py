@@ -88,9 +88,20 @@ def success_table(
                 found["bias"][place] = (got.distance - truth) * (run.winner or 1)
                 found["covered"][place] = got.low <= truth <= got.high
                 found["width"][place] = got.high - got.low
-                if run.winner:
+                if run.winner and name == "random":
+                    found["success"][place] = expected_success(run, k)
+                elif run.winner:
                     found["success"][place] = 0.5 if not got.winner else got.winner == run.winner
     return found
+
+
+def expected_success(run: PairRun, k: int, draws: int = 400) -> float:
+    """Success of k random verdicts, over many draws: the baseline shall not be lucky or unlucky."""
+    counts = [int((run.answers == vote).sum()) for vote in (1, -1, 0)]
+    rng = np.random.default_rng([k, *run.problem.rng_seed])
+    drawn = rng.multivariate_hypergeometric(counts, min(k, len(run.answers)), size=draws)
+    lead = np.sign(drawn[:, 0] - drawn[:, 1]) * run.winner
+    return float(((lead > 0) + 0.5 * (lead == 0)).mean())
 
 
 def mean_over_pairs(values: Floats) -> Floats:
@@ -241,7 +252,7 @@ def rouge_bench(matrix: Path, bench: PairBench, reference: str) -> PairBench:
 MARKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)
 
 
-def tournaments(bench: PairBench, seeds: int, confidence: float = 0.99) -> dict[str, Floats]:
+def tournaments(bench: PairBench, seeds: int, risk: float = 0.1) -> dict[str, Floats]:
     """(seeds, MARKS) whether the best was named at each share of the judgements, and where a run stopped.
 
     A run that has stopped keeps its answer at the shares beyond.
@@ -267,8 +278,8 @@ def tournaments(bench: PairBench, seeds: int, confidence: float = 0.99) -> dict[
                 )
                 counts += np.bincount(chosen, minlength=len(every))
                 sums = running[np.arange(len(every)), counts]
-                ranking = game.rank(sums, counts)
-                if ranking.probability_best.max() >= confidence:
+                ranking = game.rank(sums, counts, level=1.0 - risk)
+                if ranking.worst_rank[ranking.best] == 1:
                     stopped[seed], right[seed] = counts.sum() / known.size, ranking.best == best
             named[seed, i] = game.rank(sums, counts).best == best
     return {"named": named, "stopped": stopped, "right": right}
@@ -280,10 +291,13 @@ def tournament_lines(found: dict[str, Floats]) -> str:
     lines.append("| --- |" + " ---: |" * len(MARKS))
     lines.append("| best named | " + " | ".join(f"{x:.2f}" for x in found["named"].mean(axis=0)) + " |")
     over = ~np.isnan(found["stopped"])
+    if not over.any():
+        return "\n".join(lines)
     share = found["stopped"][over]
     lines.append("")
     lines.append(
-        f"Stopping at probability .99 of being the best: {over.mean():.2f} of the runs stopped within"
+        f"Stopping, as live studies do, once no other can be the best at risk .1 (Bonferroni over the"
+        f" pairs): {over.mean():.2f} of the runs stopped within"
         f" {MARKS[-1]:.0%}, at {np.median(share):.1%} of the judgements (median; {share.max():.1%} at most),"
         f" and {found['right'][over].mean():.2f} of those were right."
     )

@@ -160,7 +160,9 @@ def _choose_pairs(contest: Contest) -> Choice:
     ranking = game.rank(sums, counts, level=study.level)
     findings = _standings(contest, ranking)
     best, chance = contest.methods[ranking.best].name, float(ranking.probability_best[ranking.best])
-    if counts.min() >= game.first and chance >= 1.0 - _risk(contest):
+    # Not the probability: looked at again and again, it passes any level too soon. Bonferroni over all pairs.
+    sure = game.rank(sums, counts, level=1.0 - _risk(contest)).worst_rank[ranking.best] == 1
+    if counts.min() >= game.first and sure:
         return Choice(
             findings={**findings, "winner": best}, over=f"{best} is the best with probability {chance:.3f}"
         )

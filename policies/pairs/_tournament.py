@@ -128,8 +128,8 @@ class Tournament:
         shrunk = sums / n
         # What was judged is known; only the prompts that were not are uncertain.
         left = np.maximum(self.n_prompts - counts, 0) / self.n_prompts
-        known = np.where(counts > 0, sums / np.maximum(counts, 1), 0.0)
-        mean = (1.0 - left) * known + left * shrunk
+        # Not shrunk: a leader has more verdicts, would be shrunk less, and would seem better for that alone.
+        mean = np.where(counts > 0, sums / np.maximum(counts, 1), 0.0)
         return mean, left * (1.0 - shrunk**2) / n
 
     def _strengths(self, sums: Floats, counts: Counts) -> tuple[Floats, Floats]:

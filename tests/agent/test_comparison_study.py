@@ -92,7 +92,7 @@ def preferences(world: World) -> list[Preference]:
 
 
 def test_the_better_of_two_is_named_with_few_verdicts(world: World, roles: Roles) -> None:
-    study = ordered(world, "ma", "mb")
+    study = ordered(world, "ma", "mb", policy="forecast")
     world.settle()
     done = world.study(study)
     assert done.state == StudyState.DONE, done.reason
@@ -108,7 +108,7 @@ def test_the_better_of_two_is_named_with_few_verdicts(world: World, roles: Roles
 
 
 def test_a_later_study_reuses_answers_and_verdicts(world: World, roles: Roles) -> None:
-    ordered(world, "ma", "mb")
+    ordered(world, "ma", "mb", policy="forecast")
     world.settle()
     before = roles.asked.copy()
     again = ordered(world, "mb", "ma", policy="random", until_confidence=0.6)
@@ -162,7 +162,7 @@ def test_a_tournament_names_the_best_and_ranks(world: World) -> None:
 
 
 def test_a_cap_pauses_and_a_higher_one_goes_on(world: World) -> None:
-    study = ordered(world, "ma", "mb", max_usd=0.001)
+    study = ordered(world, "ma", "mb", policy="forecast", max_usd=0.001)
     world.settle()
     assert world.study(study).state == StudyState.PAUSED
     assert "budget exhausted" in world.study(study).reason
