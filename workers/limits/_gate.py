@@ -21,6 +21,10 @@ __all__ = ["Closed", "Gate", "Permit"]
 #: Waiting calls and finished ones are collected for so long before they are taken to the store together.
 TOGETHER_S = 0.002
 
+#: So many are let through at once. More would go as one convoy, come back as one, and keep each other waiting
+#: for the processor while nothing is in flight.
+MOST_TOGETHER = 8
+
 #: Longest time between two looks while other workers hold all places.
 LOOK_S = 0.05
 
@@ -126,7 +130,7 @@ class _Line:
     async def _exchange(self) -> Grant | None:
         reports, self.reports = self.reports, []
         self.waiting = deque(one for one in self.waiting if not one.future.done())
-        wants = [one.want for one in itertools.islice(self.waiting, self.limits.in_flight)]
+        wants = [one.want for one in itertools.islice(self.waiting, MOST_TOGETHER)]
         try:
             return await self.store.exchange(self.endpoint, self.limits, reports, wants)
         except (redis.RedisError, OSError) as error:
