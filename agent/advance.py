@@ -22,6 +22,7 @@ from agent.pairwise import advance_comparison
 from agent.situation import Situation, read_situation, unjudged
 from agent.text import amount, budget_name, cap_in_words, option_of
 from assay.errors import AssayError, BudgetExceededError, StorageError
+from assay.logs import log_context
 from policies import Selection
 from storage import estimates, jobs, ledger, studies, versions
 from storage import quantiles as storage_quantiles
@@ -57,6 +58,11 @@ def advance(context: AgentContext, study_id: int) -> bool:
     Raises:
         StorageError: The database is away or busy; that is no study's fault, and the step is tried again.
     """
+    with log_context(study_id=study_id):
+        return _advance(context, study_id)
+
+
+def _advance(context: AgentContext, study_id: int) -> bool:
     try:
         with context.database.read() as session:
             study = studies.find(session, study_id)
@@ -103,7 +109,9 @@ def _step(context: AgentContext, study_id: int, version_id: int) -> bool:
             return False  # another study is buying what is left; its answers will count here too
         stop = "nothing is left that would be worth buying"
     if stop or chosen is None:
+        log.info("step %d: done, %s", situation.study.step, stop)
         return _finish(context, situation, found, stop or "")
+    log.info("step %d: buying %d scores", situation.study.step, len(chosen))
     return _buy(context, situation, found, chosen)
 
 

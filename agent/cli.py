@@ -27,6 +27,9 @@ from agent.commands import (
 )
 from agent.commands._shared import AssayGroup
 from assay import __version__
+from assay.errors import AssayError
+from assay.logs import setup_logging
+from assay.settings import load_settings
 
 __all__ = ["app", "main"]
 
@@ -54,12 +57,17 @@ def root(
     ] = False,
 ) -> None:
     """Configure logging for all commands."""
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    for chatty in ("httpx", "httpcore", "openai", "alembic", "asyncio"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    form, level = _log_settings()
+    setup_logging(form, logging.DEBUG if debug else level)
+
+
+def _log_settings() -> tuple[str, str]:
+    """The configured form and level; a broken configuration is the command's to complain about."""
+    try:
+        settings = load_settings()
+    except AssayError:
+        return "text", "INFO"
+    return settings.log_format, settings.log_level
 
 
 for module in (

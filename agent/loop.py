@@ -19,6 +19,7 @@ from agent.ranking import note, ranking_after
 from agent.sweeper import Sweeper
 from agent.watchers import Watcher
 from assay.errors import AssayError, StorageError
+from assay.logs import log_context
 from storage import events, outbox, studies
 from storage.tables import Event
 from workers import broker
@@ -112,7 +113,8 @@ class Agent:
             waiting = events.unhandled(session)
         due: set[int] = set()
         for event in waiting:
-            due |= self._handle(event)
+            with log_context(event_id=event.id):
+                due |= self._handle(event)
         return due
 
     def _handle(self, event: Event) -> set[int]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -93,6 +94,10 @@ class Settings(BaseSettings):
         default=256, ge=1, description="Largest body of a bulk import, megabytes (of anything else: 4)."
     )
     web_port: int = Field(default=8765, ge=1, le=65535, description="Port of the web page.")
+    log_format: Literal["text", "json"] = Field(default="text", description="Form of the logs: text or json.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged."
+    )
     notify: list[NotifySpec] = Field(
         default_factory=list, description="Who is told what happened; [[notify]] entries, see docs/notify.md."
     )

@@ -14,10 +14,11 @@ from functools import lru_cache
 
 import kombu.exceptions
 import redis
-from celery import Celery
+from celery import Celery, signals
 from celery.signals import worker_shutting_down
 from kombu.entity import Queue
 
+from assay.logs import setup_logging
 from assay.settings import Settings, load_settings
 from storage.database import Database
 from workers import broker
@@ -99,6 +100,12 @@ def _stop_waiting(**_: object) -> None:
     """Calls in flight are finished and stored; those that still wait for their turn are given back."""
     if calls.cache_info().currsize:
         calls().gate.shut()
+
+
+@signals.setup_logging.connect
+def _set_up_logging(**_: object) -> None:
+    """Log as configured, with the ids of jobs, also under Celery's own command."""
+    setup_logging(settings.log_format, settings.log_level)
 
 
 @app.task(name="assay.run_jobs")

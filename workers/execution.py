@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from assay.errors import AssayError, StorageError
+from assay.logs import log_context
 from assay.settings import Settings
 from assay.statuses import Status
 from storage import jobs
@@ -118,6 +119,16 @@ async def _one(
     context: WorkerContext,
 ) -> None:
     """One job from call to outcome; never raises, so that one job cannot take its batch down."""
+    with log_context(study_id=item.study_id, job_id=item.job_id):
+        outcome = await _outcome(item, backend, context)
+        if outcome.parked or outcome.retry:
+            log.info(
+                "%s: %s", "set aside" if outcome.parked else "tried again", outcome.parked or outcome.retry
+            )
+        await outcomes.put(outcome)
+
+
+async def _outcome(item: Work, backend: Backend | AssayError, context: WorkerContext) -> Outcome:
     try:
         if item.known_score is not None:
             outcome = Outcome(item, score=item.known_score)
@@ -132,7 +143,7 @@ async def _one(
     except Exception as error:
         log.exception("job %s failed unexpectedly", item.job_id)
         outcome = Outcome(item).failed(f"unexpected {type(error).__name__}: {error}", Status.FAILED)
-    await outcomes.put(outcome)
+    return outcome
 
 
 async def _call_and_score(item: Work, backend: Backend, context: WorkerContext) -> Outcome:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from assay.errors import AssayError, StorageError
+from assay.logs import log_context
 from assay.matrix import ScoreMatrix
 from estimators import (
     ESTIMATORS,
@@ -74,7 +75,7 @@ def train_version(context: WorkerContext, version_id: int) -> bool:
     if version is None:
         return False
     try:
-        with _lease_kept(context, version_id, lease):
+        with log_context(version_id=version_id), _lease_kept(context, version_id, lease):
             return (_train_policy if version.policy else _fit_and_store)(context, version)
     except StorageError as error:  # no fault of the fit: the lease ends, and it is fitted again
         log.warning("estimator version %s is not stored: %s", version_id, error)

@@ -54,6 +54,7 @@ def _checked(name: str, check: Callable[[], str]) -> tuple[str, bool, str]:
 def _checks(settings: Settings) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "database", lambda: _database(settings)
     yield "broker", lambda: _broker(settings)
+    yield "web page", lambda: _page(settings)
     for target in settings.notify:
         yield f"notify {target.name}", partial(_target, target)
     for watcher in configured(settings):
@@ -85,6 +86,23 @@ def _broker(settings: Settings) -> str:
             return f"not running; assay up starts {broker_command(settings)[0]}"
     broker.ping(settings.broker)
     return f"{settings.broker.rpartition('@')[2]} answers"
+
+
+def _page(settings: Settings) -> str:
+    """Whether page and metrics answer; a page that nobody started is no fault."""
+    address = f"http://127.0.0.1:{settings.web_port}"
+    try:
+        ready = httpx.get(f"{address}/readyz", timeout=5)
+        metrics = httpx.get(f"{address}/metrics", timeout=10)
+    except httpx.HTTPError:
+        return f"not running at {address}; assay up or assay serve starts it"
+    if ready.status_code != 200:
+        raise AssayError(f"{address}/readyz answers {ready.status_code}", "see the log of the web page")
+    if metrics.status_code == 401:
+        return f"{address} answers; its metrics need a token with scope read"
+    if "assay_info" not in metrics.text:
+        raise AssayError(f"{address}/metrics has no metrics of Assay", "is another program on that port?")
+    return f"{address} answers, with metrics"
 
 
 def _target(spec: NotifySpec) -> str:

@@ -25,7 +25,9 @@ from agent.boards import Boards, Shared
 from agent.body import Body
 from agent.context import AgentContext
 from agent.leaderboard import Leaderboard
+from agent.metrics import CONTENT_TYPE, Metrics
 from agent.pairwise import comparison_facts
+from agent.spending import SpendPage
 from agent.web import _charts as charts
 from agent.web import _details
 from agent.web._headers import HEADERS, SecurityHeaders
@@ -33,7 +35,6 @@ from agent.web._leaderboard_view import view_of
 from agent.web._prompt_pages import PromptMap
 from agent.web._rendering import as_json, html, problem
 from agent.web._request import Reading, benchmark_name, number, wants_json
-from agent.web._spend_pages import SpendPage
 from agent.web._static_page import static_page
 from agent.web._steering import ForgedError, form_token, may_steer, read_form, refuse_forged
 from assay.errors import AssayError, StorageError, UsageError
@@ -50,6 +51,7 @@ router = APIRouter()
 BODIES, BODY_S = 32, 5.0  # rendered leaderboards kept, and for how long: their ages grow
 STEER_ELSEWHERE = "Studies are paused and resumed through the page only at the machine that serves it."
 STEER_HINT = "Use assay study pause or resume, or the API with a token that may run."
+SCRAPE_S = 2.0  # two scrapers at once are given the same metrics
 CHARTS = 6  # methods of a study that are drawn; the table below has all
 
 
@@ -63,6 +65,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.bodies = Shared[Body](BODIES, BODY_S)
     app.state.maps = Shared[PromptMap](BODIES)
     app.state.spending = Shared[SpendPage](1)
+    app.state.metrics = Metrics(app.state.database)
+    app.state.scrapes = Shared[bytes](1, SCRAPE_S)
     app.include_router(router)
     app.include_router(_details.router)
     app.mount("/api/v1", create_api(settings, app.state.database, app.state.boards))
@@ -260,6 +264,13 @@ def _forged(request: Request, error: Exception) -> Response:
 def healthz() -> dict[str, str]:
     """Whether this process answers."""
     return {"status": "ok"}
+
+
+@router.get("/metrics")
+def metrics(request: Request) -> Response:
+    """For Prometheus."""
+    state = request.app.state
+    return Response(state.scrapes.get("", "", state.metrics.text), media_type=CONTENT_TYPE)
 
 
 @router.get("/readyz")

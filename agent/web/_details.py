@@ -8,12 +8,11 @@ from fastapi import Request, Response
 from fastapi.routing import APIRouter
 from sqlmodel import select
 
-from agent import views
+from agent import spending, views
 from agent.comparison import compare
 from agent.web import _charts as charts
 from agent.web import _model_pages as models
 from agent.web import _prompt_pages as prompts
-from agent.web import _spend_pages as spending
 from agent.web import _trouble_pages as troubles
 from agent.web._rendering import as_json, html
 from agent.web._request import Reading, number, refuse_hidden, wants_json

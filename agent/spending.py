@@ -10,9 +10,19 @@ from typing import Any
 from sqlalchemy import func
 from sqlmodel import Session, col, select
 
-from storage.tables import Benchmark, Budget, Job, LedgerEntry, LedgerState, Method, Model, Study
+from storage.tables import Benchmark, Budget, Endpoint, Job, LedgerEntry, LedgerState, Method, Model, Study
 
-__all__ = ["CapLine", "SpendLine", "SpendPage", "spend_page", "spend_state"]
+__all__ = [
+    "CapLine",
+    "Group",
+    "SpendLine",
+    "SpendPage",
+    "endpoint_of",
+    "endpoints_of",
+    "groups_of",
+    "spend_page",
+    "spend_state",
+]
 
 DAYS, STUDIES = 31, 50  # lines shown, newest or dearest first
 
@@ -59,7 +69,7 @@ class SpendPage:
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Jobs of one study, method and day."""
 
     study_id: int
@@ -82,7 +92,7 @@ def spend_state(session: Session) -> Hashable:
 
 def spend_page(session: Session) -> SpendPage:
     """All spending in dollars, and all caps."""
-    groups = _groups(session)
+    groups = groups_of(session)
     return SpendPage(
         spent=sum(group.spent for group in groups),
         calls=sum(group.calls for group in groups),
@@ -94,7 +104,7 @@ def spend_page(session: Session) -> SpendPage:
     )
 
 
-def _by(groups: list[_Group], key: Callable[[_Group], tuple[str, str]]) -> tuple[SpendLine, ...]:
+def _by(groups: list[Group], key: Callable[[Group], tuple[str, str]]) -> tuple[SpendLine, ...]:
     """Sums by a heading, the dearest first."""
     spent: dict[tuple[str, str], int] = defaultdict(int)
     calls: dict[tuple[str, str], int] = defaultdict(int)
@@ -105,7 +115,8 @@ def _by(groups: list[_Group], key: Callable[[_Group], tuple[str, str]]) -> tuple
     return tuple(sorted(lines, key=lambda line: (-line.spent, line.name)))
 
 
-def _groups(session: Session) -> list[_Group]:
+def groups_of(session: Session) -> list[Group]:
+    """What was settled in dollars, by study, method and day."""
     once = (  # a job has one entry per cap that it falls under
         select(
             LedgerEntry.job_id,
@@ -125,20 +136,21 @@ def _groups(session: Session) -> list[_Group]:
         .join(once, once.c.job_id == col(Job.id))
         .group_by(col(Job.study_id), col(Job.method_id), day)
     )
-    endpoints, benchmarks = _endpoints(session), _benchmarks(session)
+    endpoints, benchmarks = endpoints_of(session), _benchmarks(session)
     return [
-        _Group(study_id, benchmarks[study_id], endpoints[method_id], str(when), int(spent), int(calls))
+        Group(study_id, benchmarks[study_id], endpoints[method_id], str(when), int(spent), int(calls))
         for study_id, method_id, when, spent, calls in session.exec(query).all()
     ]
 
 
-def _endpoints(session: Session) -> dict[int, str]:
-    """Where each method's calls go: the address without what may precede the host."""
+def endpoints_of(session: Session) -> dict[int, str]:
+    """Where each method's calls go, by its key."""
     query: Any = select(Method.id, Model).join(Model, col(Model.id) == col(Method.model_id))
-    return {pk: _endpoint(model) for pk, model in session.exec(query).all()}
+    return {pk: endpoint_of(model) for pk, model in session.exec(query).all()}
 
 
-def _endpoint(model: Model) -> str:
+def endpoint_of(model: Model) -> str:
+    """A model's endpoint, without what may precede the host; its backend where it has none."""
     address = str(model.spec.get("base_url") or "")
     return address.rpartition("@")[2] if "@" in address else address or f"{model.backend} backend"
 
@@ -153,18 +165,21 @@ def _benchmarks(session: Session) -> dict[int, str]:
 def _caps(session: Session) -> list[CapLine]:
     """Caps above studies first, then the studies' own, newest first."""
     names: dict[Any, str] = dict(session.exec(select(Benchmark.id, Benchmark.name)).all())
+    places: dict[Any, str] = dict(session.exec(select(Endpoint.id, Endpoint.name)).all())
     above = session.exec(select(Budget).where(Budget.scope != "study").order_by(col(Budget.id))).all()
     newest = select(Budget).where(Budget.scope == "study").order_by(col(Budget.id).desc()).limit(STUDIES)
-    return [_cap(budget, names) for budget in (*above, *session.exec(newest).all())]
+    return [_cap(budget, names, places) for budget in (*above, *session.exec(newest).all())]
 
 
-def _cap(budget: Budget, benchmarks: dict[Any, str]) -> CapLine:
+def _cap(budget: Budget, benchmarks: dict[Any, str], endpoints: dict[Any, str]) -> CapLine:
     name, link = budget.scope, ""
     if budget.scope == "study":
         name, link = f"study {budget.scope_id}", f"/studies/{budget.scope_id}"
     elif budget.scope == "benchmark":
         name = benchmarks.get(budget.scope_id, "?")
         link = f"benchmark:{name}"
-    elif budget.scope_id:
-        name = f"{budget.scope} {budget.scope_id}"
+    elif budget.scope == "endpoint":
+        name = endpoints.get(budget.scope_id, "?").rpartition("@")[2]
+    if budget.period != "total":
+        name = f"{name}, per {budget.period}"
     return CapLine(budget.scope, name, link, budget.unit, budget.cap, budget.spent, budget.reserved)
