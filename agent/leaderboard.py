@@ -436,17 +436,23 @@ def rank_ranges(
     Returns:
         (M,) best ranks and (M,) worst ranks, 1 = best.
     """
-    m = len(score)
     z = float(ndtri(0.5 + level / 2.0))
-    variance = spread**2
-    best, worst = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
-    for start in range(0, m, CHUNK):
-        part = slice(start, start + CHUNK)
+    above, below = np.zeros(len(score), dtype=np.int64), np.zeros(len(score), dtype=np.int64)
+    # Exact scores among themselves need no comparison of pairs; most rows of a large leaderboard are exact.
+    exact, open_ = np.flatnonzero(spread == 0), np.flatnonzero(spread > 0)
+    ordered = np.sort(score[exact])
+    above[exact] = len(exact) - np.searchsorted(ordered, score[exact] + TIE, side="right")
+    below[exact] = np.searchsorted(ordered, score[exact] - TIE, side="left")
+    for start in range(0, len(open_), CHUNK):
+        part = open_[start : start + CHUNK]
         ahead = score[None, :] - score[part, None]  # (chunk, M)
-        margin = z * np.sqrt(variance[None, :] + variance[part, None]) + TIE
-        best[part] = 1 + (ahead > margin).sum(axis=1)
-        worst[part] = m - (-ahead > margin).sum(axis=1)
-    return best, worst
+        margin = z * np.sqrt(spread[None, :] ** 2 + spread[part, None] ** 2) + TIE
+        higher, lower = ahead > margin, -ahead > margin
+        above[part], below[part] = higher.sum(axis=1), lower.sum(axis=1)
+        # The same pairs as the exact rows see them.
+        above[exact] += lower[:, exact].sum(axis=0)
+        below[exact] += higher[:, exact].sum(axis=0)
+    return 1 + above, len(score) - below
 
 
 def _better_than_next(score: NDArray[np.float64], spread: NDArray[np.float64]) -> list[float | None]:

@@ -9,6 +9,7 @@ of page and JSON while a writer stores a score and an estimate every 0.5 s, as a
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import multiprocessing
 import os
@@ -29,11 +30,27 @@ from agent.leaderboard import build
 from agent.web import serve
 from assay.settings import Settings
 from assay.specs import DatasetSpec, ModelSpec, Price, PromptSpec
+from benchmarks.report import markdown_table, update_section
 from storage import catalog, estimates, scores, studies
 from storage.database import Database
 from storage.tables import Benchmark, Dataset, Estimate, Method, Origin, Prompt
 
+Row = tuple[str, ...]
+SPAWN = multiprocessing.get_context("spawn")
 NAME = "large"
+PATHS = {
+    "page": f"/benchmarks/{NAME}",
+    "JSON of the page": f"/benchmarks/{NAME}.json",
+    "API": f"/api/v1/benchmarks/{NAME}/leaderboard",
+}
+BUILD_COLUMNS = ("build, nothing cached", "counts cached", "after a new score", "JSON text")
+COLUMNS = ("what", "while", "per s", "median, ms", "95 %, ms", "99 %, ms", "processor each, ms", "load")
+NOTES = """\
+One process serves pages and API. {readers} readers in a process of their own ask over one connection
+each without a pause for {seconds:g} s, so every wait is a full queue; a writer in a third process stores
+a score and an estimate every 0.5 s. Every answer is the whole leaderboard (JSON) or its first 100 rows
+(page), gzip. "load" is the machine's load average after the run; readers, writer and server themselves
+are about two of it."""
 PORT = 18765
 READERS = 20
 ROW = (
@@ -55,8 +72,17 @@ def main() -> None:
     if not (options.data / "assay.db").exists():
         seconds = clock(lambda: fill(database, options.methods, options.prompts))
         print(f"filled {options.methods * options.prompts:,} cells in {seconds:.0f} s")
-    measure_build(database, settings)
-    measure_pages(database, settings, options.seconds)
+    built = measure_build(database, settings)
+    rows = measure_pages(database, settings, options.seconds)
+    size = f"{options.methods:,} models x {options.prompts:,} prompts"
+    update_section(
+        "Leaderboard under load",
+        f"python -m benchmarks.leaderboard --methods {options.methods} --prompts {options.prompts}"
+        f" --seconds {options.seconds:g}",
+        markdown_table(BUILD_COLUMNS, [built]) + "\n\n" + markdown_table(COLUMNS, rows),
+        data=f"simulated: {size}, complete but for every tenth model, which has 100 scores and an estimate",
+        notes=NOTES.format(readers=READERS, seconds=options.seconds),
+    )
 
 
 def fill(database: Database, methods: int, prompts: int) -> None:
@@ -125,8 +151,8 @@ def clock(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def measure_build(database: Database, settings: Settings) -> None:
-    """Seconds to build and render, without a cache, with one, and after one more score."""
+def measure_build(database: Database, settings: Settings) -> Row:
+    """Seconds to build, without a cache, with one, and after one more score; and to write as JSON."""
 
     def built(cache: Path | None) -> Any:
         with database.read() as session:
@@ -136,42 +162,52 @@ def measure_build(database: Database, settings: Settings) -> None:
         with database.begin() as session:
             scores.bump_revision(session, int(catalog.find_benchmark(session, NAME).id or 0))
 
-    print(f"build, nothing cached: {clock(lambda: built(None)):.2f} s")
+    cold = clock(lambda: built(None))
     built(settings.cache_dir)
-    print(f"build, counts cached: {clock(lambda: built(settings.cache_dir)):.3f} s")
+    warm = clock(lambda: built(settings.cache_dir))
     bump()
-    print(f"build, after a new score: {clock(lambda: built(settings.cache_dir)):.3f} s")
+    after = clock(lambda: built(settings.cache_dir))
     board = built(settings.cache_dir)
-    print(f"JSON text: {clock(lambda: json.dumps(render.as_dict(board))):.3f} s")
+    text = clock(lambda: json.dumps(render.as_dict(board)))
+    return tuple(f"{seconds:.2f} s" for seconds in (cold, warm, after, text))
 
 
-def measure_pages(database: Database, settings: Settings, seconds: float) -> None:
+def measure_pages(database: Database, settings: Settings, seconds: float) -> list[Row]:
     """Latency of page and JSON under concurrent readers, idle and with a study running."""
-    server = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(settings, "127.0.0.1", PORT), daemon=True
-    )
+    server = SPAWN.Process(target=serve, args=(settings, "127.0.0.1", PORT), daemon=True)
     server.start()
+    rows: list[Row] = []
     try:
         wait_for_server()
         for writing in (False, True):
-            stop = threading.Event()
-            writer = threading.Thread(target=write, args=(database, stop if writing else None))
-            writer.start()
-            for kind in ("", ".json"):
+            stop = SPAWN.Event()
+            writer = SPAWN.Process(target=write, args=(settings.database, stop), daemon=True)
+            if writing:
+                writer.start()
+            for name, path in PATHS.items():
                 before = processor_seconds(server.pid)
-                waits = read(f"http://127.0.0.1:{PORT}/benchmarks/{NAME}{kind}", seconds)
-                p50, p95 = np.percentile(waits, [50, 95]) * 1e3
+                waits, status = load(path, seconds)
                 used = (processor_seconds(server.pid) - before) / len(waits) * 1e3
-                print(
-                    f"{kind or 'page'}, {READERS} readers, {'study running' if writing else 'idle'}:"
-                    f" {len(waits) / seconds:.0f} per s, median {p50:.0f} ms, 95 % {p95:.0f} ms,"
-                    f" server's processor {used:.1f} ms each"
+                p50, p95, p99 = np.percentile(waits, [50, 95, 99]) * 1e3
+                load_now = os.getloadavg()[0]
+                rows.append(
+                    (
+                        name,
+                        "study running" if writing else "idle",
+                        f"{len(waits) / seconds:.0f}",
+                        *(f"{p:.0f}" for p in (p50, p95, p99)),
+                        f"{used:.1f}",
+                        f"{load_now:.1f}",
+                    )
                 )
+                print(rows[-1], status, flush=True)
             stop.set()
-            writer.join()
+            if writing:
+                writer.join()
     finally:
         server.terminate()
         server.join()
+    return rows
 
 
 def processor_seconds(pid: int | None) -> float:
@@ -192,10 +228,9 @@ def wait_for_server() -> None:
     raise SystemExit("the server did not start")
 
 
-def write(database: Database, stop: threading.Event | None) -> None:
+def write(url: str, stop: Any) -> None:
     """Store a score and an estimate every half second, as a running study does."""
-    if stop is None:
-        return
+    database = Database(url)
     for cell in cells(database):
         if stop.wait(0.5):
             return
@@ -219,24 +254,36 @@ def cells(database: Database) -> Iterator[tuple[tuple[Any, ...], int]]:
         yield (dataset.id, dataset.scorer_id, method, key, 1.0, Origin.ACQUIRED, None), len(keys)
 
 
-def read(url: str, seconds: float) -> list[float]:
-    """Seconds that each request took, over `READERS` threads that ask without a pause."""
+def load(path: str, seconds: float) -> tuple[list[float], dict[int, int]]:
+    """What `READERS` readers in a process of their own waited for, and which statuses they were given."""
+    with SPAWN.Pool(1) as pool:
+        return pool.apply(read, (path, seconds))
+
+
+def read(path: str, seconds: float) -> tuple[list[float], dict[int, int]]:
+    """Seconds that each request took, over threads that ask over one connection each, without a pause."""
     waits: list[float] = []
+    statuses: dict[int, int] = {}
     until = time.perf_counter() + seconds
 
     def reader() -> None:
-        with httpx.Client(timeout=60) as client:
-            while time.perf_counter() < until:
-                start = time.perf_counter()
-                client.get(url).raise_for_status()
-                waits.append(time.perf_counter() - start)
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
+        while time.perf_counter() < until:
+            start = time.perf_counter()
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+            answer = connection.getresponse()
+            answer.read()
+            waits.append(time.perf_counter() - start)
+            statuses[answer.status] = statuses.get(answer.status, 0) + 1
+        connection.close()
 
     threads = [threading.Thread(target=reader) for _ in range(READERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return waits
+    assert set(statuses) == {200}, statuses
+    return waits, statuses
 
 
 if __name__ == "__main__":

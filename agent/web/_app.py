@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +49,8 @@ __all__ = ["create_app", "serve"]
 log = logging.getLogger(__name__)
 router = APIRouter()
 
-BODIES, BODY_S = 32, 5.0  # rendered leaderboards kept, and for how long: their ages grow
+BODIES = 64  # rendered leaderboards kept, each until what it shows changes
+PAGE_S = 20.0  # how long a page is kept at most: the ages that it shows grow
 STEER_ELSEWHERE = "Studies are paused and resumed through the page only at the machine that serves it."
 STEER_HINT = "Use assay study pause or resume, or the API with a token that may run."
 SCRAPE_S = 2.0  # two scrapers at once are given the same metrics
@@ -62,7 +64,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.context = AgentContext(app.state.database, settings, _send_nothing, _send_nothing)
     app.state.boards = Boards(settings.cache_dir)
-    app.state.bodies = Shared[Body](BODIES, BODY_S)
+    app.state.bodies = Shared[Body](BODIES)
+    app.state.pages = Shared[Body](BODIES, PAGE_S)
     app.state.maps = Shared[PromptMap](BODIES)
     app.state.spending = Shared[SpendPage](1)
     app.state.metrics = Metrics(app.state.database)
@@ -149,26 +152,38 @@ def leaderboard(request: Request, ref: str, session: Reading) -> Response:
     """A benchmark's leaderboard as a page, JSON, CSV or Markdown."""
     board = request.app.state.boards.get(session, benchmark_name(session, ref))
     key = (request.url.path, request.url.query)
-    body: Body = request.app.state.bodies.get(key, board.built_at, lambda: _leaderboard(request, board))
-    return body.answer(request)
+    if _is_file(request):
+        made: Shared[Body] = request.app.state.bodies
+        return made.get(key, board.built_at, lambda: _board_file(request, board)).answer(request)
+    made = request.app.state.pages
+    return made.get(key, board.built_at, lambda: _board_page(request, board)).answer(request)
 
 
-def _leaderboard(request: Request, board: Leaderboard) -> Body:
+#: Forms in which a leaderboard is saved. They say when they were made; only the page counts ages from now.
+FILES: dict[str, tuple[str, Callable[[Leaderboard], str]]] = {
+    "csv": ("text/csv", render.as_csv),
+    "md": ("text/markdown", render.as_markdown),
+    "html": ("text/html", static_page),
+    "eee": ("application/json", lambda board: json.dumps(every_eval_ever.records(board), indent=1)),
+}
+
+
+def _is_file(request: Request) -> bool:
+    return wants_json(request) or request.query_params.get("format", "") in FILES
+
+
+def _board_file(request: Request, board: Leaderboard) -> Body:
+    listed = board.only(view_of(board, dict(request.query_params)).rows)
+    kind = request.query_params.get("format", "")
+    if kind not in FILES:
+        return Body.of(as_json(render.as_dict(listed)))
+    media_type, made = FILES[kind]
+    return Body.of(_file(made(listed), "json" if kind == "eee" else kind, media_type))
+
+
+def _board_page(request: Request, board: Leaderboard) -> Body:
     board = replace(board, built_at=utc_now())  # ages are counted from now
     view = view_of(board, dict(request.query_params))
-    listed = board.only(view.rows)
-    kind = request.query_params.get("format", "")
-    if wants_json(request):
-        return Body.of(as_json(render.as_dict(listed)))
-    if kind == "csv":
-        return Body.of(_file(render.as_csv(listed), "csv", "text/csv"))
-    if kind == "md":
-        return Body.of(_file(render.as_markdown(listed), "md", "text/markdown"))
-    if kind == "html":
-        return Body.of(_file(static_page(listed), "html", "text/html"))
-    if kind == "eee":
-        content = json.dumps(every_eval_ever.records(listed), indent=1)
-        return Body.of(_file(content, "json", "application/json"))
     axis = charts.bar_axis(view.rows)
     rows = [(row, charts.bar_of(row, axis)) for row in view.shown]
     notes = render.notes(board)

@@ -43,29 +43,30 @@ def fill(world: World) -> None:
     price = {"per_call": 0.0011}
     names = ("otter-3b", "lynx-9b", "falconet-40b", "osprey-14b")
     replay = {"backend": "replay", "matrix": str(world.matrix), "price": price, "max_tokens": 128}
+    with world.database.begin() as session:
+        ledger.set_cap(session, "overall", 0, "usd", 250_000)
     pks = [world.add_model(name, **replay) for name in names]
     for pk, most in zip(pks[:3], (40, 30, 30), strict=True):
-        world.add_study(pk, max_prompts=most, max_usd=0.06)
+        world.add_study(pk, max_prompts=most, max_usd=0.09)
     with working(world):
         time.sleep(0.1)
         while any(s.state in ("waiting", "running") for s in world.studies()):
             time.sleep(0.1)
     bad = world.add_model("flaky-1b", **replay, row="otter-3b", failure_rate=0.9)
     with world.database.begin() as session:
-        ledger.set_cap(session, "overall", 0, "usd", 250_000)
         session.add(WatchedItem(watcher="model-folder", key="lynx.toml", fingerprint="a"))
         said = "broken.toml: unknown key 'bakend', did you mean 'backend'?"
         session.add(WatchedItem(watcher="model-folder", key="broken.toml", fingerprint="b", error=said))
         emit(session, "watcher.error", {"watcher": "model-folder", "file": "broken.toml", "error": said})
-    world.add_study(bad, max_prompts=20, max_usd=0.06)
-    world.add_study(pks[3], max_prompts=40, max_usd=0.06)
+    world.add_study(bad, max_prompts=20, max_usd=0.09)
+    world.add_study(pks[3], max_prompts=40, max_usd=0.09)
     with working(world, 0.3):
         time.sleep(2.5)
 
 
 def take(browser: Browser, address: str, folder: Path, everything: bool) -> None:
     """One file per page and look."""
-    looks = (("light", 1300), ("dark", 1300), ("light", 390)) if everything else (("light", 1240),)
+    looks = (("light", 1300), ("dark", 1300), ("light", 390)) if everything else (("light", 1320),)
     for scheme, width in looks:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         for name, path in PAGES.items():
@@ -81,11 +82,11 @@ def take(browser: Browser, address: str, folder: Path, everything: bool) -> None
 
 
 def compress(path: Path) -> None:
-    """A palette of 128 colours: a quarter of the size, no difference to see on flat pages."""
+    """A palette of 256 colours: a quarter of the size, no difference to see on flat pages."""
     from PIL import Image
 
     with Image.open(path) as image:
-        image.convert("RGB").quantize(128).save(path, optimize=True)
+        image.convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def main() -> None:
