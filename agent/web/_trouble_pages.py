@@ -67,9 +67,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class WatcherLine:
-    """A watcher: how much it saw, when it last saw something new, and what it could not take."""
+    """A watcher: how much it saw, when it last saw something new, and what it could not take.
+
+    `down` says why its source does not answer, where it does not; `up_at` when it last did, where known.
+    """
 
     name: str
+    down: str
+    up_at: datetime | None
     seen: int
     failed: int
     latest: datetime | None
@@ -212,13 +217,21 @@ def watcher_lines(session: Session) -> list[WatcherLine]:
     return [_watcher(name, seen) for name, seen in sorted(found.items())]
 
 
+#: Keys under which watchers of a remote source keep what is no item: its state, and its last ETag.
+SOURCE, NO_ITEMS = ":source", (":source", ":etag")
+
+
 def _watcher(name: str, seen: list[WatchedItem]) -> WatcherLine:
-    failed = [item for item in seen if item.error]
+    source = next((item for item in seen if item.key == SOURCE), None)
+    items = [item for item in seen if item.key not in NO_ITEMS]
+    failed = [item for item in items if item.error]
     return WatcherLine(
         name=name,
-        seen=len(seen),
+        down=source.error if source else "",
+        up_at=source.seen_at if source else None,
+        seen=len(items),
         failed=len(failed),
-        latest=seen[-1].seen_at,
+        latest=items[-1].seen_at if items else None,
         error=failed[-1].error if failed else "",
         error_key=failed[-1].key if failed else "",
     )

@@ -132,6 +132,15 @@ class TestPages:
         assert "no price is known for model fjord-1b" in filled.get("/events").text
         assert filled.get("/events.json").json()["events"][0]["error"].startswith("no price")
 
+    def test_watcher_whose_source_is_down_says_so(self, client: TestClient, database) -> None:
+        with database.begin() as session:
+            session.add(WatchedItem(watcher="hub", key=":source", error="hub.example does not answer"))
+            session.add(WatchedItem(watcher="hub", key=":etag", fingerprint="x"))
+            session.add(WatchedItem(watcher="hub", key="model-1"))
+        (line,) = client.get("/events.json").json()["watchers"]
+        assert (line["seen"], line["failed"], line["down"]) == (1, 0, "hub.example does not answer")
+        assert "hub.example does not answer" in client.get("/events").text
+
     def test_studies_filter_by_state(self, filled: TestClient) -> None:
         found = filled.get("/studies.json", params={"state": "running"}).json()["studies"]
         assert [study["id"] for study in found] == [2]
