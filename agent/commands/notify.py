@@ -61,7 +61,7 @@ def list_(json_: JsonOption = False) -> None:
         for f in found
     ]
     columns = ("id", "target", "message", "state", "tries", "age", "error")
-    print_rows("notifications", columns, rows, empty="name targets under [[notify]] in assay.toml")
+    print_rows("notifications", columns, rows, empty="name targets in assay.toml, see docs/notify.md")
 
 
 @group.command("retry")
