@@ -194,7 +194,7 @@ def test_doctor_says_what_is_there(home: Path) -> None:
     with serving() as endpoint:
         ok("model", "add", "m", "--base-url", endpoint.url, "--free")
         checks = ok_json("doctor")
-        assert [c["check"] for c in checks] == ["database", "broker", "model m"]
+        assert [c["check"] for c in checks] == ["database", "broker", "web page", "model m"]
         assert all(c["ok"] for c in checks)
         assert f"{endpoint.url} answers" in ok("doctor")
 
