@@ -76,6 +76,7 @@ def problem(request: Request, status: int, title: str, detail: str, hint: str) -
     """An error as a page, or as problem+json (RFC 9457) where JSON was asked for."""
     wants_json = (
         request.query_params.get("format") == "json"
+        or request.url.path.startswith("/api/")  # a path with a line break, which no mount matches
         or request.url.path.endswith(".json")
         or "application/json" in request.headers.get("accept", "")
     )

@@ -359,3 +359,8 @@ def test_half_a_character_in_free_values_is_replaced(service: Service) -> None:
     assert service.call("POST", "/benchmarks", content=said, headers=headers).status_code == 201
     (prompt,) = service.call("GET", "/benchmarks/b/prompts").json()["items"]
     assert prompt["fields"] == {"a": "\ufffd"}
+
+
+def test_a_path_with_a_line_break_is_a_problem_too(shared: Service) -> None:
+    answer = shared.call("GET", "/models/a%0Ab")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
