@@ -26,7 +26,8 @@ test: $(STAMP)  ## tests that need no server and no network
 
 test-services: $(STAMP)  ## tests against PostgreSQL, Redis and Chromium (starts what is not running)
 	@bash .ci/services
-	@$(BIN)/pytest -m 'services or browser'
+	@$(BIN)/pytest -m services
+	@$(BIN)/pytest -m browser  # apart: the browser keeps an event loop running in its process
 
 lint: $(STAMP)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

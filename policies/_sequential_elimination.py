@@ -57,7 +57,7 @@ class _Elimination(Policy):
 
     def recommend(self, state: PolicyState) -> Recommendation:
         """See `SupportsRecommendation.recommend`."""
-        found = self._scores(state)
+        found = self._reported(state)
         mean, last = found.mean.copy(), _best(found.mean, 2)
         if len(last) == 2:
             observed = RowMeans.of(state).mean[last]
@@ -85,13 +85,15 @@ class _Elimination(Policy):
 
     @abstractmethod
     def _scores(self, state: PolicyState) -> ScoreEstimate:
-        """Predicted scores of all rows."""
+        """Predicted scores of all rows, by which half of them survive."""
+
+    def _reported(self, state: PolicyState) -> ScoreEstimate:
+        """Scores of all rows as they are reported: complete rows have their true means."""
+        return self._scores(state)
 
 
 class SequentialEliminationPolicy(_Elimination):
-    """Sequential elimination with scores from X-pIRT (the study's estimator where it is one, else one-
-    hot).
-    """
+    """Sequential elimination with scores from X-pIRT: the study's estimator where it is one, else one-hot."""
 
     name: ClassVar[str] = "sequential-elimination"
 
@@ -101,7 +103,10 @@ class SequentialEliminationPolicy(_Elimination):
             width = state.scores.shape[1]
             prompts = ScoreMatrix.build(np.full((1, width), np.nan), weights=state.weights)
             estimator = make_estimator("x-pirt", seed=self.seed).fit(prompts)
-        return estimator.benchmark_score(state.scores)
+        found = estimator.benchmark_score(state.scores)
+        if np.isnan(state.scores).all():  # rows differ by nothing but the estimator's draws
+            return ScoreEstimate(_common(found.mean), _common(found.std))
+        return found
 
 
 class TripleGsePolicy(_Elimination):
@@ -126,6 +131,11 @@ class TripleGsePolicy(_Elimination):
         kept = weights > 0
         mean = self._predict(both[kept], labels[kept], weights[kept], features)
         return ScoreEstimate(mean, believed.std)
+
+    def _reported(self, state: PolicyState) -> ScoreEstimate:
+        found, believed = self._scores(state), RowMeans.of(state)
+        share = (~np.isnan(state.scores)) @ state.weights / state.weights.sum()
+        return ScoreEstimate(share * believed.mean + (1.0 - share) * found.mean, found.std)
 
     def _predict(self, x: Array, y: NDArray[np.intp], weights: Array, wanted: Array) -> Array:
         model = LogisticRegression(C=1.0, max_iter=500).fit(x, y, sample_weight=weights)
@@ -160,6 +170,10 @@ def _open_rows(state: PolicyState, order: NDArray[np.intp], survivors: int) -> N
     has_open = np.asarray(state.candidates.any(axis=1))[order]
     first = int(np.argmax(has_open))
     return order[: max(survivors, first + 1)]
+
+
+def _common(values: Array) -> Array:
+    return np.full_like(values, values.mean())
 
 
 def _best(mean: Array, count: int) -> NDArray[np.intp]:
