@@ -8,9 +8,9 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from agent.notify._base import Message
-from agent.text import printable
+from agent.text import amount, budget_name, cap_in_words, printable
 from assay.specs import NotifySpec
-from storage.tables import Estimate, Event, Method
+from storage.tables import Budget, Estimate, Event, Method
 
 __all__ = ["message_of", "wants"]
 
@@ -41,6 +41,8 @@ def _words(session: Session, kind: str, facts: dict[str, Any]) -> tuple[str, str
         return _study(session, what, facts)
     if kind == "rank.changed":
         return _ranks(facts)
+    if "budget_id" in facts and (budget := session.get(Budget, facts["budget_id"])) is not None:
+        return _budget(what, facts, budget)
     name = next(
         (printable(facts[key], 80) for key in ("watcher", "endpoint", "scope", "name") if key in facts), ""
     )
@@ -67,6 +69,14 @@ def _estimates(session: Session, study_id: Any) -> list[str]:
     newest = {name: estimate for estimate, name in session.exec(query).all()}
     best = sorted(newest.items(), key=lambda item: -item[1].score)[:SHOWN]
     return [f"{printable(name, 80)}: {e.score:.3f} ({e.low:.3f} to {e.high:.3f})" for name, e in best]
+
+
+def _budget(what: str, facts: dict[str, Any], budget: Budget) -> tuple[str, str]:
+    """The budget as it was at the time of the event, as far as the event says so."""
+    then = Budget(**{**budget.model_dump(), **{key: facts[key] for key in ("cap", "spent") if key in facts}})
+    cap, spent = cap_in_words(then), amount(then.spent, then.unit)
+    share = f"{100 * then.spent / then.cap:.0f} %" if then.cap else "all"
+    return f"Budget {what}: {budget_name(then)}", f"{spent} spent, {share} of {cap}."
 
 
 def _ranks(facts: dict[str, Any]) -> tuple[str, str]:

@@ -309,6 +309,20 @@ class TestAgent:
         assert finished["title"] == f"Study {study} on trivia finished"
         assert "m19: 0." in finished["text"]
 
+    def test_a_budget_at_80_and_at_100_percent_is_told_of(self, tmp_path) -> None:
+        with hook_server() as received:
+            hook = NotifySpec(name="ops", url=received.url, allow_private=True, on=["budget.*"])
+            world = World.open(tmp_path, notify=[hook]).with_history()
+            world.add_study(world.add_model("m19"), caps={"calls": 10}, max_usd=None, max_prompts=20)
+            world.settle()
+            while Deliverer(world.database, world.settings).deliver():
+                pass
+            world.database.close()
+        said = {m["kind"]: m for m in map(json.loads, received.bodies)}
+        assert said["budget.warning"]["title"].startswith("Budget warning: study")
+        assert "% of the study cap of 10 calls." in said["budget.warning"]["text"]
+        assert "10 calls spent, 100 % of" in said["budget.spent"]["text"]
+
     def test_event_and_message_are_one_transaction(self, tmp_path, monkeypatch) -> None:
         world = World.open(tmp_path, notify=[NotifySpec(name="ops", url="http://x/", on=["*"])])
         with world.database.begin() as session:
