@@ -73,7 +73,8 @@ def _estimates(session: Session, study_id: Any) -> list[str]:
 
 def _budget(what: str, facts: dict[str, Any], budget: Budget) -> tuple[str, str]:
     """The budget as it was at the time of the event, as far as the event says so."""
-    then = Budget(**{**budget.model_dump(), **{key: facts[key] for key in ("cap", "spent") if key in facts}})
+    at_that_time: dict[str, Any] = {key: facts[key] for key in ("cap", "spent") if key in facts}
+    then = Budget(**{**budget.model_dump(), **at_that_time})
     cap, spent = cap_in_words(then), amount(then.spent, then.unit)
     share = f"{100 * then.spent / then.cap:.0f} %" if then.cap else "all"
     return f"Budget {what}: {budget_name(then)}", f"{spent} spent, {share} of {cap}."
