@@ -19,7 +19,7 @@ from workers.work import spec_of
 
 __all__ = ["DEFAULT_PAIR_POLICY", "CompareObjective", "judge_scorer"]
 
-#: No other policy was better at every number of verdicts: docs/decisions/0020.
+#: No other policy was better at every number of verdicts: docs/decisions/0011.
 DEFAULT_PAIR_POLICY = "random"
 
 

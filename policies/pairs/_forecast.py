@@ -5,7 +5,7 @@ Not from a paper. A verdict of (A, B) on prompt j is modelled as linear-Gaussian
 is that of the verdicts of all pairs of history methods (a factor model), and the winning distance starts at
 what the outputs' lengths and formatting foretell. Prompts are asked in the order that most reduces the
 variance of the winning distance (a static design: it does not depend on the answers), and the winner is the
-sign of the posterior mean over all prompts. docs/compare.md has what was measured, docs/decisions/0020 why it
+sign of the posterior mean over all prompts. docs/compare.md has what was measured, docs/decisions/0011 why it
 is the default.
 """
 

@@ -1,7 +1,7 @@
 """JSON over HTTP with aiohttp, every failure as a `CallError` that says what it was and whether to retry.
 
 aiohttp because of its price per call: with 64 calls of 200 ms in flight it reaches 92 % of what is possible,
-httpx 19 % (64 % without keep-alive), the openai client over its aiohttp transport 68 % (0012-endpoints.md).
+httpx 19 % (64 % without keep-alive), the openai client over its aiohttp transport 68 % (0008-endpoints.md).
 """
 
 from __future__ import annotations
