@@ -99,7 +99,6 @@ SECTIONS = {
         "All policies on Open LLM",
         f"{OPENLLM} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
         " --estimator mirt --budgets 25,50,100 --test-rows 100",
-        refusing=("combinatorial",),
     ),
     "alpaca-policies": Section(
         "All policies on AlpacaEval",
