@@ -22,7 +22,7 @@ demo: $(STAMP)  ## evaluate a new model end to end, in about a minute
 	@$(BIN)/assay demo
 
 test: $(STAMP)  ## tests that need no server and no network
-	@$(BIN)/pytest -n 2 -m 'not services and not browser'
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not services and not browser'  # a thread a process
 
 test-services: $(STAMP)  ## tests against PostgreSQL, Redis and Chromium (starts what is not running)
 	@bash .ci/services
