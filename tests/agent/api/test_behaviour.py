@@ -56,8 +56,10 @@ class TestTokens:
         for service in open_service(tmp_path, api_per_minute=3):
             answers = [service.call("GET", "/health", "read") for _ in range(5)]
             assert {a.status_code for a in answers} == {200}
-            answers = [service.call("GET", "/models", "read") for _ in range(5)]
-            assert [a.status_code for a in answers] == [200] * 3 + [429] * 2
+            answers = [service.call("GET", "/models", "read") for _ in range(8)]
+            codes = [a.status_code for a in answers]  # a minute may turn in between, once
+            assert codes[:3] == [200] * 3
+            assert 2 <= codes.count(429) <= 5
             assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
             assert_problem(answers[-1], 429)
             assert service.call("GET", "/models", "run").status_code == 200
