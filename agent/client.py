@@ -31,6 +31,7 @@ from agent.wire import (
     LeaderboardOut,
     ModelOut,
     Page,
+    Period,
     Problem,
     PromptOut,
     PromptsAdded,
@@ -248,11 +249,12 @@ class Client:
         """All caps, or those of a scope."""
         return self._all("/budgets", BudgetOut, {"scope": scope})
 
-    def set_budget(self, scope: str, scope_id: int, unit: str, cap: int) -> BudgetOut:
-        """Set a cap (usd: in micro-dollars)."""
-        return self._send(
-            "PUT", f"/budgets/{_path(scope)}/{scope_id}/{_path(unit)}", BudgetOut, BudgetIn(cap=cap)
-        )
+    def set_budget(
+        self, scope: str, scope_id: int, unit: str, cap: int, *, period: Period = "total"
+    ) -> BudgetOut:
+        """Set a cap (usd: in micro-dollars), in all or per period."""
+        path = f"/budgets/{_path(scope)}/{scope_id}/{_path(unit)}"
+        return self._send("PUT", path, BudgetOut, BudgetIn(cap=cap, period=period))
 
     def events(self, *, after: int | None = None, kind: str | None = None) -> Iterator[EventOut]:
         """All events, or those after one, or of a kind."""

@@ -46,7 +46,6 @@ __all__ = [
     "EventLine",
     "StudyLine",
     "StudyPage",
-    "StudyStep",
     "WatcherLine",
     "benchmark_facts",
     "benchmark_lines",
@@ -115,23 +114,6 @@ class StudyLine:
 
 
 @dataclass(frozen=True)
-class StudyStep:
-    """A method's estimate after a step."""
-
-    step: int
-    score: float
-    low: float
-    high: float
-    std: float
-    level: float
-    interval_kind: str
-    acquired: int
-    total: int
-    cost: int
-    created_at: datetime
-
-
-@dataclass(frozen=True)
 class Decision:
     """A prompt that the study decided to buy, why, and what came of it.
 
@@ -194,7 +176,7 @@ class StudyPage:
     batch_size: int
     seed: int
     version_state: str
-    steps: dict[str, tuple[StudyStep, ...]]  # by method
+    steps: dict[str, tuple[EstimateLine, ...]]  # by method
     decisions: tuple[Decision, ...]
     decided: int
     comparison: dict[str, Any]  # what a comparison has found; empty for other objectives
@@ -405,24 +387,12 @@ def study_page(session: Session, study_id: int, decisions: int = 50) -> StudyPag
     )
 
 
-def _steps(session: Session, study_id: int) -> dict[str, tuple[StudyStep, ...]]:
+def _steps(session: Session, study_id: int) -> dict[str, tuple[EstimateLine, ...]]:
     names = {method.id: method.name for method in studies.methods_of(session, study_id)}
-    found: dict[str, list[StudyStep]] = {name: [] for name in names.values()}
-    for e in estimates.history(session, study_id):
-        step = StudyStep(
-            step=e.step,
-            score=e.score,
-            low=e.low,
-            high=e.high,
-            std=e.std,
-            level=e.level,
-            interval_kind=e.interval_kind,
-            acquired=e.acquired,
-            total=e.total,
-            cost=e.cost,
-            created_at=e.created_at,
-        )
-        found.setdefault(names.get(e.method_id, f"method {e.method_id}"), []).append(step)
+    found: dict[str, list[EstimateLine]] = {name: [] for name in names.values()}
+    for estimate in estimates.history(session, study_id):
+        name = names.get(estimate.method_id, f"method {estimate.method_id}")
+        found.setdefault(name, []).append(_estimate_line(estimate, name))
     return {name: tuple(steps) for name, steps in found.items()}
 
 

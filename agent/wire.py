@@ -28,6 +28,7 @@ __all__ = [
     "LeaderboardRowOut",
     "ModelOut",
     "Page",
+    "Period",
     "Problem",
     "PromptOut",
     "PromptsAdded",
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Period = Literal["total", "month", "day", "hour"]
 LARGEST_INT = 2**31 - 1
 
 
@@ -305,12 +307,10 @@ class AmountOut(_Out):
     reserved: int
 
 
-class EstimateOut(_Out):
-    """What is known of a method: score, interval, share acquired, cost, estimator version."""
+class _ScoreOut(_Out):
+    """A method's score with its interval, and what it rests on."""
 
     method: str
-    study_id: int
-    step: int
     score: float
     std: float
     low: float
@@ -320,8 +320,15 @@ class EstimateOut(_Out):
     acquired: int
     total: int
     cost: int
-    probability_best: float | None
     version_id: int | None
+
+
+class EstimateOut(_ScoreOut):
+    """What is known of a method: score, interval, share acquired, cost, estimator version."""
+
+    study_id: int
+    step: int
+    probability_best: float | None
     created_at: datetime
 
 
@@ -404,22 +411,26 @@ class JobOut(_Out):
 
 
 class BudgetIn(_In):
-    """A cap to set: micro-dollars, calls, tokens or GPU milliseconds."""
+    """A cap to set: micro-dollars, calls, tokens or GPU milliseconds, in all or per period (UTC)."""
 
     cap: Annotated[int, Whole, Field(ge=0, le=10**15)]
+    period: Period = "total"
 
-    model_config = ConfigDict(json_schema_extra={"example": {"cap": 50_000_000}})
+    model_config = ConfigDict(json_schema_extra={"example": {"cap": 50_000_000, "period": "month"}})
 
 
-class BudgetOut(_Out):
-    """A cap and what is used of it."""
+class BudgetOut(AmountOut):
+    """A cap, what it counts, and what is used of it in this period.
+
+    `endpoint` is the endpoint's name where the scope is one, else empty; `period` is total, month, day or
+    hour (UTC), the present one having begun at `starts_at`.
+    """
 
     scope: str
     scope_id: int
-    unit: str
-    cap: int
-    spent: int
-    reserved: int
+    endpoint: str
+    period: str
+    starts_at: datetime
 
 
 class EventOut(_Out):
@@ -485,29 +496,18 @@ class HookOut(_Out):
 # --- what is shown -----------------------------------------------------------------------------------------
 
 
-class LeaderboardRowOut(_Out):
+class LeaderboardRowOut(_ScoreOut):
     """A method's place; see `agent.leaderboard.LeaderboardRow`."""
 
     rank: int
     rank_best: int
     rank_worst: int
-    method: str
     model: str
-    score: float
-    std: float
-    low: float
-    high: float
-    level: float
-    interval_kind: str
-    acquired: int
-    total: int
     acquired_share: float
-    cost: int
     cost_usd: float
     estimated_at: datetime | None
     age_seconds: float | None
     estimator: str
-    version_id: int | None
     study_id: int | None
     study_state: str
     better_than_next: float | None

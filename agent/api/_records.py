@@ -25,7 +25,7 @@ from agent.wire import (
 from assay.errors import NotFoundError
 from estimators import ESTIMATORS
 from storage import catalog, ledger, studies, versions
-from storage.tables import Benchmark, Budget, EstimatorVersion, Event, Job
+from storage.tables import Benchmark, Budget, Endpoint, EstimatorVersion, Event, Job
 
 __all__ = ["router"]
 
@@ -33,9 +33,16 @@ router = APIRouter()
 
 READ = responses(401, 403, 404, 422, 429, 503)
 WRITE = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
-Scope = Annotated[Literal["study", "benchmark", "overall"], Path()]
+Scope = Annotated[Literal["study", "benchmark", "endpoint", "overall"], Path()]
 Unit = Annotated[Literal["usd", "calls", "tokens", "gpu-ms"], Path()]
-ScopeId = Annotated[int, Path(ge=0, le=LARGEST_INT, description="Study or benchmark; 0 for overall.")]
+ScopeId = Annotated[
+    int,
+    Path(
+        ge=0,
+        le=LARGEST_INT,
+        description="Study, benchmark or endpoint (as GET /budgets gives it); 0 for overall.",
+    ),
+]
 
 
 @router.get("/jobs", dependencies=Reader, tags=["jobs"], responses=READ)
@@ -73,7 +80,7 @@ def _job(row: Any) -> JobOut:
 def list_budgets(
     session: Reading,
     cursor: Listing,
-    scope: Annotated[Literal["study", "benchmark", "overall"] | None, Query()] = None,
+    scope: Annotated[Literal["study", "benchmark", "endpoint", "overall"] | None, Query()] = None,
 ) -> Page[BudgetOut]:
     """Caps and what is used of them."""
     query = select(Budget) if scope is None else select(Budget).where(Budget.scope == scope)
@@ -88,9 +95,15 @@ def set_budget(request: Request, scope: Scope, scope_id: ScopeId, unit: Unit, wa
             studies.find(session, scope_id)
         elif scope == "benchmark" and session.get(Benchmark, scope_id) is None:
             raise NotFoundError(f"there is no benchmark {scope_id}", "list them with: GET /benchmarks")
+        elif scope == "endpoint" and session.get(Endpoint, scope_id) is None:
+            raise NotFoundError(
+                f"no cap of an endpoint {scope_id} is known",
+                "set its first by: assay budget set endpoint URL",
+            )
         elif scope == "overall" and scope_id != 0:
             raise NotFoundError("the overall budget has scope id 0", "use /budgets/overall/0/UNIT")
-        return BudgetOut.model_validate(ledger.set_cap(session, scope, scope_id, unit, wanted.cap))
+        budget = ledger.set_cap(session, scope, scope_id, unit, wanted.cap, period=wanted.period)
+        return BudgetOut.model_validate(budget)
 
 
 @router.get("/events", dependencies=Reader, tags=["events"], responses=READ)

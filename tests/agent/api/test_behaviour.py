@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from storage import studies, tokens
+from storage import ledger, studies, tokens
 from storage.tables import ApiToken, StudyState
 from tests.agent.api.conftest import ROOT, Service, open_service
 from tests.agent.api.test_routes import NDJSON, assert_problem
@@ -313,9 +313,21 @@ class TestBudgets:
         made = service.call("PUT", "/budgets/overall/0/usd", json={"cap": 7}).json()
         assert (made["scope"], made["cap"], made["spent"]) == ("overall", 7, 0)
         assert service.call("PUT", "/budgets/benchmark/1/calls", json={"cap": 7}).status_code == 200
-        for path in ("/budgets/benchmark/9/usd", "/budgets/overall/1/usd"):
+        for path in ("/budgets/benchmark/9/usd", "/budgets/overall/1/usd", "/budgets/endpoint/9/usd"):
             assert_problem(service.call("PUT", path, json={"cap": 7}), 404)
         assert_problem(service.call("PUT", "/budgets/overall/0/euros", json={"cap": 7}), 422)
+
+    def test_caps_of_periods_and_endpoints_are_told_apart(self, service: Service) -> None:
+        with service.database.begin() as session:
+            number = ledger.endpoint_id(session, "http://models.example/v1")
+        wanted = {"cap": 3, "period": "day"}
+        made = service.call("PUT", f"/budgets/endpoint/{number}/calls", json=wanted).json()
+        assert (made["endpoint"], made["period"]) == ("http://models.example/v1", "day")
+        service.call("PUT", "/budgets/overall/0/usd", json={"cap": 9})
+        service.call("PUT", "/budgets/overall/0/usd", json={"cap": 4, "period": "month"})
+        found = service.call("GET", "/budgets?scope=overall", "read").json()["items"]
+        assert {(cap["period"], cap["cap"]) for cap in found} == {("total", 9), ("month", 4)}
+        assert_problem(service.call("PUT", "/budgets/overall/0/usd", json={"cap": 4, "period": "year"}), 422)
 
 
 def test_names_may_hold_slashes(service: Service) -> None:
