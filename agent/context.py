@@ -19,6 +19,7 @@ from assay.errors import UsageError
 from assay.settings import Settings
 from estimators import Estimator, load_estimator
 from estimators.intervals import ConformalIntervals
+from estimators.quantile_intervals import QuantileFactors
 from policies import (
     POLICIES,
     MixedPolicy,
@@ -33,6 +34,7 @@ from storage.matrices import BenchmarkColumns, load_columns, load_matrix
 from storage.tables import Benchmark, Dataset, EstimatorVersion, Prompt, Study
 from workers.calibration import load_intervals
 from workers.embedding import embed_prompts
+from workers.rehearsal import load_factors
 
 __all__ = ["AgentContext"]
 
@@ -73,6 +75,7 @@ class AgentContext:
     _embeddings: _Recent[tuple[int, int], NDArray[np.float32]] = field(default_factory=_Recent)
     _estimators: _Recent[int, Estimator] = field(default_factory=_Recent)
     _intervals: _Recent[int, dict[str, ConformalIntervals]] = field(default_factory=_Recent)
+    _factors: _Recent[int, dict[str, QuantileFactors]] = field(default_factory=_Recent)
     _policies: _Recent[tuple[str, str, int, int, int], Policy] = field(default_factory=_Recent)
 
     def columns(self, session: Session, benchmark: Benchmark) -> BenchmarkColumns:
@@ -122,6 +125,13 @@ class AgentContext:
             folder = versions.artifact_folder(session, version_id, self.settings.cache_dir)
             self._intervals[version_id] = load_intervals(folder)
         return self._intervals[version_id]
+
+    def quantile_factors(self, session: Session, version_id: int) -> dict[str, QuantileFactors]:
+        """A version's factors of the quantiles' intervals by policy; empty where it has none."""
+        if version_id not in self._factors:
+            folder = versions.artifact_folder(session, version_id, self.settings.cache_dir)
+            self._factors[version_id] = load_factors(folder)
+        return self._factors[version_id]
 
     def policy(self, session: Session, study: Study, version: EstimatorVersion) -> Policy:
         """The study's policy, prepared for the version's history; a learned one as its champion stands.

@@ -51,6 +51,7 @@ INTERVAL_WORDS = {
     "predicted": "predicted: the estimator's own spread",
     "sampling": "sampling: spread of the acquired scores",
     "conformal": "conformal: calibrated on the history's errors",
+    "rehearsed": "rehearsed: calibrated on groups of the history's methods",
     COMPLETE: "complete: every prompt is scored, nothing is estimated",
 }
 
@@ -395,7 +396,7 @@ def _median_row(model: str, found: Sequence[Quantile], folded: Sequence[Leaderbo
         low=middle.low,
         high=middle.high,
         level=middle.level,
-        interval_kind="predicted" if middle.acquired < middle.total else COMPLETE,
+        interval_kind=middle.interval_kind,
         acquired=middle.acquired,
         total=middle.total,
         cost=sum(row.cost for row in folded),

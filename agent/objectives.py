@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import norm
 
 from agent.intervals import estimate_rows, unplaced_estimate
@@ -171,9 +172,9 @@ class DistributionObjective:
     def quantiles(self, situation: Situation) -> list[Quantile]:
         """See `Objective.quantiles`."""
         at = sorted(situation.study.quantiles) or list(QUANTILES)
-        found = situation.distribution
-        low, high = found.intervals(at, situation.study.level)
-        scores = situation.state.scores
+        found, scores = situation.distribution, situation.state.scores
+        factor, kind = _stretch(situation, at)
+        low, high = found.intervals(at, situation.study.level, factor)
         return [
             Quantile(
                 study_id=situation.study_id,
@@ -185,6 +186,7 @@ class DistributionObjective:
                 low=float(low[i]),
                 high=float(high[i]),
                 level=situation.study.level,
+                interval_kind=kind,
                 rows=len(scores),
                 acquired=int((~np.isnan(scores)).sum()),
                 total=scores.size,
@@ -201,6 +203,18 @@ class DistributionObjective:
         if wanted is None or not situation.bought or widest > wanted:
             return None
         return f"the widest interval of a quantile, {widest:.4f}, is within {wanted:g}"
+
+
+def _stretch(situation: Situation, at: Sequence[float]) -> tuple[NDArray[np.float64] | float, str]:
+    """What the quantiles' intervals are stretched by, and the kind of interval that this makes."""
+    scores, known = situation.state.scores, situation.quantile_factors
+    acquired = int((~np.isnan(scores)).sum())
+    if acquired == scores.size:
+        return 1.0, "complete"
+    if known is None or not np.isclose(known.levels, situation.study.level).any():
+        return 1.0, situation.estimator.interval_kind
+    factor = known.factors(at, situation.study.level, len(scores), acquired / len(scores))
+    return factor, "rehearsed"
 
 
 def issubclass_of_recommending(policy: type[Policy]) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlmodel import Session, func, select
 
-from agent.acquisition import build_state
 from agent.context import AgentContext
 from agent.costs import expected_costs, specs_of
 from agent.row_features import features_of, with_templates
@@ -18,7 +17,9 @@ from assay.specs import ModelSpec
 from estimators import Estimator
 from estimators.distribution import ScoreDistribution, score_distribution
 from estimators.intervals import ConformalIntervals
+from estimators.quantile_intervals import QuantileFactors
 from policies import Policy, PolicyState, Selection
+from policies.acquisition import build_state
 from storage import jobs, studies, versions
 from storage.matrices import BenchmarkColumns, load_rows
 from storage.tables import Benchmark, EstimatorVersion, Job, JobState, Method, Study
@@ -35,6 +36,7 @@ class Situation:
         version: The estimator version it works with.
         estimator: That version, fitted.
         intervals: Factors learned for the way in which the policy chooses, where there are any.
+        quantile_factors: The same for intervals of quantiles over the rows.
         policy: The study's policy, prepared.
         methods: R methods.
         specs: R model descriptions.
@@ -47,6 +49,7 @@ class Situation:
     version: EstimatorVersion
     estimator: Estimator
     intervals: ConformalIntervals | None
+    quantile_factors: QuantileFactors | None
     policy: Policy
     methods: list[Method]
     specs: list[ModelSpec]
@@ -94,6 +97,7 @@ def read_situation(session: Session, context: AgentContext, study_id: int, versi
         version=version,
         estimator=estimator,
         intervals=_intervals(session, context, version_id, policy),
+        quantile_factors=context.quantile_factors(session, version_id).get(study.policy),
         policy=policy,
         methods=methods,
         specs=specs,

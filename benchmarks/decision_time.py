@@ -15,13 +15,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.acquisition import build_state
 from assay.matrix import ScoreMatrix
 from benchmarks.report import update_section
 from estimators import Estimator, Linearization, Prediction, make_estimator
 from estimators._logistic_posterior import latent_posterior
 from estimators._mirt import MirtEstimator
 from policies import Policy, make_policy
+from policies.acquisition import build_state
 
 SIZES = ((1075, 8), (1075, 16), (12032, 8), (12032, 16))
 BATCHES = (1, 10)

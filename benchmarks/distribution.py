@@ -20,13 +20,15 @@ import numpy as np
 
 from agent.backtest._distribution import BATCH, LEVEL, distribution_metrics, true_row_scores
 from agent.backtest.best import BestTruth, replay_best
-from agent.cells import replay_cells
-from agent.quantile_factors import learn_factors
 from assay.matrix import ScoreMatrix
 from assay.matrix_folder import read_matrix_folder
 from benchmarks.report import update_section
 from estimators import Estimator, make_estimator
+from estimators.distribution import QUANTILES
+from estimators.quantile_intervals import QuantileFactors
 from policies import PolicyState, make_policy
+from policies.rehearsal import learn_quantile_factors
+from policies.replay import replay_cells
 
 BUDGETS = (200, 400, 800, 1600)
 RUNS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -39,7 +41,7 @@ RUNS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "mmlupro": (("balanced", "aggregate"), ("balanced", "x-pirt")),
 }
-CALIBRATED = (("balanced", "x-pirt"), ("quantile-variance", "mirt-group"))
+COVERED = (("balanced", "x-pirt"), ("quantile-variance", "mirt-group"))  # coverage on further draws
 BOUNDS = {
     ("openllm", "balanced", "x-pirt"): (0.050, 0.030, 0.026, 0.018),
     ("openllm", "quantile-variance", "mirt-group"): (0.026, 0.017, 0.013, 0.011),
@@ -47,8 +49,10 @@ BOUNDS = {
     ("mmlupro", "balanced", "x-pirt"): (0.072, 0.047, 0.033, 0.021),
 }
 BEST = ("row-mean", "ucb-e", "triple-gse", "triple-mlp-gse", "sequential-elimination")
-GROUPS = 4  # further draws of 100 test models per seed, on which the intervals' coverage is measured
+GROUPS = 20  # further draws of rows or prompts per seed, on which the intervals' coverage is measured
+REHEARSALS = 100  # on groups of training models, from which the intervals' factors are learned
 SHOWN = ("w1", "q05", "q25", "q50", "q75", "q95", "coverage", "mean_width", "fit_seconds")
+AT = tuple(f"{quantile:.0%}" for quantile in QUANTILES)
 
 
 def openllm(data: Path, seed: int, group: int = 0) -> tuple[ScoreMatrix, ScoreMatrix]:
@@ -65,8 +69,8 @@ def openllm(data: Path, seed: int, group: int = 0) -> tuple[ScoreMatrix, ScoreMa
 def mmlupro(data: Path, seed: int, group: int = 0) -> tuple[ScoreMatrix, ScoreMatrix]:
     """All models on 500 prompts drawn with the seed, plain mean over prompts; no history."""
     matrix = read_matrix_folder(data / "mmlupro", weighting="prompt").matrix
-    kept = np.random.default_rng(seed).choice(matrix.n_prompts, 500, replace=False)
-    test = matrix.columns(np.sort(kept))
+    rng = np.random.default_rng([seed, group] if group else seed)
+    test = matrix.columns(np.sort(rng.choice(matrix.n_prompts, 500, replace=False)))
     return test, test.rows(np.arange(0))
 
 
@@ -75,58 +79,70 @@ DATA = {"openllm": openllm, "mmlupro": mmlupro}
 
 def measure(name: str, data: Path, policy: str, estimator: str, seeds: int) -> Iterator[dict[str, Any]]:
     """One entry per seed and budget; factors of the intervals are learned on the history alone."""
-    factors: Any = np.ones(len(BUDGETS))
+    factors: QuantileFactors | None = None
+    covered = (policy, estimator) in COVERED
     for seed in range(seeds):
         test, history = DATA[name](data, seed)
         start = time.perf_counter()
         fitted = make_estimator(estimator, seed=seed).fit(history)
         seconds = time.perf_counter() - start
-        calibrated = name == "openllm" and (policy, estimator) in CALIBRATED
-        if calibrated and seed == 0:  # learned once: the history is the same for every seed
+        if covered and history.n_methods and factors is None:  # the history is the same for every seed
             factors = _factors(history, fitted, policy, test.n_methods)
-        sets = [DATA[name](data, seed, group)[0] for group in range(1, GROUPS + 1)] if calibrated else []
-        runs = [_run(matrix, history, policy, fitted, seed, factors) for matrix in (test, *sets)]
+        groups = range(1, GROUPS + 1) if covered else ()
+        sets = [DATA[name](data, seed, group)[0] for group in groups]
+        runs = [
+            _run(matrix, history, policy, fitted, seed + seeds * i, factors)
+            for i, matrix in enumerate((test, *sets))
+        ]
         for place, budget in enumerate(BUDGETS):
             judged = [run[place] for run in runs[1:] or runs]
+            inside = np.array([metrics["inside"] for metrics in judged])  # (sets, Q)
             yield {
                 "data": name,
                 "policy": policy,
                 "estimator": estimator,
                 "budget": budget,
                 "seed": seed,
-                **runs[0][place],
-                "coverage": float(np.mean([metrics["coverage"] for metrics in judged])),
+                **{key: value for key, value in runs[0][place].items() if key != "inside"},
+                "coverage": float(inside.mean()),
+                "coverage_by_quantile": inside.mean(axis=0).round(4).tolist(),
+                "coverage_by_set": inside.mean(axis=1).round(4).tolist(),
                 "mean_width": float(np.mean([metrics["mean_width"] for metrics in judged])),
-                "calibrated": calibrated,
+                "calibrated": factors is not None,
                 "history_fit_seconds": seconds,
             }
 
 
-def _factors(history: ScoreMatrix, fitted: Estimator, policy: str, rows: int) -> Any:
-    return learn_factors(
+def _factors(history: ScoreMatrix, fitted: Estimator, policy: str, rows: int) -> QuantileFactors:
+    found = learn_quantile_factors(
         history,
         fitted,
-        lambda: make_policy(policy),
-        rows=rows,
-        budgets=BUDGETS,
+        lambda seed: make_policy(policy, seed=seed),
+        rows=[rows],
+        cells=[budget / rows for budget in BUDGETS],
         batch=BATCH,
-        level=LEVEL,
-        groups=15,
+        levels=[LEVEL],
+        groups=REHEARSALS,
     )
+    assert found is not None
+    return found
 
 
 def _run(
-    matrix: ScoreMatrix, history: ScoreMatrix, policy: str, fitted: Estimator, seed: int, factors: Any
-) -> list[dict[str, float]]:
+    matrix: ScoreMatrix,
+    history: ScoreMatrix,
+    policy: str,
+    fitted: Estimator,
+    seed: int,
+    factors: QuantileFactors | None,
+) -> list[dict[str, Any]]:
     """Metrics of one study over all rows of a matrix, at each budget."""
     chooser = make_policy(policy, seed=seed)
     chooser.prepare(history, fitted)
     truth = true_row_scores(matrix)
     found = replay_cells(matrix, chooser, fitted, BUDGETS, batch=BATCH, seed=seed)
-    return [
-        distribution_metrics(fitted, observed, truth, seed, factors[place])["metrics"]
-        for place, observed in enumerate(found)
-    ]
+    judged = (distribution_metrics(fitted, observed, truth, seed, factors) for observed in found)
+    return [{**each["metrics"], "inside": each["inside"]} for each in judged]
 
 
 def speed() -> dict[str, float]:
@@ -199,6 +215,27 @@ def table(results: list[dict[str, Any]], name: str) -> str:
             bound = BOUNDS.get((name, policy, estimator))
             limit = f"{bound[place]:.3f}" if bound else "-"
             lines.append(f"| {policy} | {estimator} | {budget} | " + " | ".join(cells) + f" | {limit} |")
+    return "\n".join(lines)
+
+
+def coverage_table(results: list[dict[str, Any]], name: str) -> str:
+    """Markdown: coverage of the intervals over all draws, by quantile, with the standard error over draws."""
+    lines = ["| policy | estimator | cells | coverage | " + " | ".join(AT) + " | draws |"]
+    lines.append("| --- | --- | ---: |" + " ---: |" * (len(AT) + 2))
+    for policy, estimator in COVERED:
+        for budget in BUDGETS:
+            key = (name, policy, estimator, budget)
+            group = [e for e in results if (e["data"], e["policy"], e["estimator"], e["budget"]) == key]
+            if not group:
+                continue
+            sets = np.concatenate([e["coverage_by_set"] for e in group])
+            error = sets.std(ddof=1) / np.sqrt(len(sets))
+            by_quantile = np.mean([e["coverage_by_quantile"] for e in group], axis=0)
+            cells = " | ".join(f"{value:.2f}" for value in by_quantile)
+            lines.append(
+                f"| {policy} | {estimator} | {budget} | {sets.mean():.3f} ± {error:.3f} | {cells}"
+                f" | {len(sets)} |"
+            )
     return "\n".join(lines)
 
 

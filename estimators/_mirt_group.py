@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from assay.matrix import FloatArray
 from estimators._base import Linearization, Prediction, ScoreEstimate, check_observed
 from estimators._logistic_factors import LogisticModel
-from estimators._logistic_posterior import latent_posterior
+from estimators._logistic_posterior import expectations, latent_posterior
 from estimators._mirt import MirtEstimator
 
 __all__ = ["MirtGroupEstimator", "regroup"]
@@ -49,6 +49,25 @@ class MirtGroupEstimator(MirtEstimator):
         """See `Estimator.benchmark_score`."""
         observed = check_observed(self, observed)
         return MirtEstimator.benchmark_score(self._among(observed), observed)
+
+    def score_draws(self, observed: FloatArray, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """(n, B) joint draws of the rows' benchmark scores; see `SupportsScoreDraws`.
+
+        Latents are drawn; given them, the unseen prompts together are normal, which they are enough of.
+        """
+        observed = check_observed(self, observed)
+        model = self._among(observed).model_
+        posterior = latent_posterior(model, observed)
+        roots = np.linalg.cholesky(posterior.covariance)
+        scores = np.empty((n, len(observed)))
+        for i, row in enumerate(observed):
+            unseen = np.where(np.isnan(row), self.weights_, 0.0)
+            latent = posterior.mean[i] + rng.standard_normal((n, model.dimensions)) @ roots[i].T
+            level, _ = expectations(latent @ model.slopes.T + model.intercepts, np.zeros(1))
+            variance = (level * (1.0 - level)) @ (unseen**2 * model.dispersion)
+            known = float(np.nan_to_num(row) @ self.weights_)
+            scores[:, i] = known + level @ unseen + np.sqrt(variance) * rng.standard_normal(n)
+        return np.clip(scores, 0.0, 1.0)
 
     def linearize(self, observed: FloatArray) -> Linearization:
         """See `SupportsLinearization`."""

@@ -614,6 +614,7 @@ class Quantile(SQLModel, table=True):
     low: float
     high: float
     level: float
+    interval_kind: str = "predicted"
     rows: int  # templates that it is a quantile of
     acquired: int  # cells known
     total: int

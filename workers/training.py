@@ -43,6 +43,7 @@ from workers.embedding import embed_prompts
 from workers.execution import WorkerContext
 from workers.labelling import label, save_labels
 from workers.policy_training import train_and_judge
+from workers.rehearsal import rehearse_quantiles, save_factors
 from workers.validation import ColdComparison, Validation, compare_on_cold, hold_out, validate
 
 __all__ = ["history_of", "train_version"]
@@ -113,6 +114,7 @@ def _fit_and_store(context: WorkerContext, version: EstimatorVersion) -> bool:
         folder = Path(name)
         challenger.save(folder)
         save_intervals(learn_intervals(challenger, learned, unseen), folder)
+        save_factors(rehearse_quantiles(challenger, learned), folder)
         if labelling:
             save_labels(labelling, folder)
         stored = _store(context, version, folder, about, verdict)

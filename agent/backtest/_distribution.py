@@ -16,13 +16,14 @@ from agent.backtest._engine import Record, Task
 from agent.backtest._fits import fit_and_save, fit_folder, fitted
 from agent.backtest._settings import BacktestSettings
 from agent.backtest._splits import Split
-from agent.cells import replay_cells
-from agent.quantile_factors import learn_factors
 from assay.errors import UsageError
 from assay.matrix import ScoreMatrix
 from estimators import Estimator
 from estimators.distribution import QUANTILES, quantiles_of, score_distribution, wasserstein
+from estimators.quantile_intervals import QuantileFactors
 from policies import make_policy
+from policies.rehearsal import learn_quantile_factors
+from policies.replay import replay_cells
 
 __all__ = ["DistributionObjective", "distribution_metrics", "true_row_scores"]
 
@@ -72,14 +73,14 @@ class DistributionObjective:
         batch = settings.batch if settings.batch > 1 else int(getattr(policy, "batch", BATCH))
         path = fit_folder(task, folder) / f"quantile-factors-{task.policy}.json"
         if task.stage == CALIBRATE:
-            factors = learn_factors(
+            factors = learn_quantile_factors(
                 split.history,
                 estimator,
-                lambda: make_policy(task.policy, seed=task.seed),
-                rows=test.n_methods,
-                budgets=budgets,
+                lambda seed: make_policy(task.policy, seed=seed),
+                rows=[test.n_methods],
+                cells=[budget / test.n_methods for budget in budgets],
                 batch=batch,
-                level=LEVEL,
+                levels=[LEVEL],
                 seed=task.seed,
             )
             if factors is None:
@@ -87,18 +88,15 @@ class DistributionObjective:
                     f"conformal intervals need a history of {3 * test.n_methods} complete rows",
                     "try fewer rows with --test-rows, or leave --intervals out",
                 )
-            path.write_text(json.dumps(factors.tolist()), encoding="utf-8")
+            path.write_text(json.dumps(factors.to_json()), encoding="utf-8")
             return {}
         policy.prepare(split.history, estimator)
-        factor = np.ones((len(budgets), len(QUANTILES)))
+        learned = None
         if settings.intervals == "conformal":
-            factor = np.array(json.loads(path.read_text(encoding="utf-8")))
+            learned = QuantileFactors.from_json(json.loads(path.read_text(encoding="utf-8")))
         truth = true_row_scores(test)
         found = replay_cells(test, policy, estimator, budgets, batch=batch, seed=task.seed)
-        entries = [
-            distribution_metrics(estimator, observed, truth, task.seed, factor[place])
-            for place, observed in enumerate(found)
-        ]
+        entries = [distribution_metrics(estimator, observed, truth, task.seed, learned) for observed in found]
         return {"at": entries, "truth": np.sort(truth).tolist()}
 
     def summarise(
@@ -133,7 +131,7 @@ def distribution_metrics(
     observed: NDArray[np.float64],
     truth: NDArray[np.float64],
     seed: int,
-    factor: NDArray[np.float64] | float = 1.0,
+    learned: QuantileFactors | None = None,
 ) -> Record:
     """Errors of the estimated distribution of R rows' scores.
 
@@ -142,27 +140,30 @@ def distribution_metrics(
         observed: (R, N) acquired scores, NaN elsewhere.
         truth: (R,) true scores.
         seed: Seed of the joint draws.
-        factor: (Q,) or one: what the quantiles' intervals are stretched by.
+        learned: What the quantiles' intervals are stretched by; default not at all.
 
     Returns:
         `metrics`: w1 (Wasserstein-1), q05 to q95 (absolute errors of the quantiles), coverage and
         mean_width of the quantiles' 90 % intervals, fit_seconds; `estimated`: the (R,) expected order
-        statistics.
+        statistics; `inside`: (Q,) whether each quantile's interval holds it.
     """
     start = time.perf_counter()
     found = score_distribution(estimator, observed, np.random.default_rng(seed))
     seconds = time.perf_counter() - start
     wanted = quantiles_of(truth, QUANTILES)
+    cells = float((~np.isnan(observed)).sum() / len(observed))
+    factor = learned.factors(QUANTILES, LEVEL, len(observed), cells) if learned else 1.0
     low, high = found.intervals(QUANTILES, LEVEL, factor)
     errors = np.abs(found.quantiles(QUANTILES) - wanted)
+    inside = (low - 1e-9 <= wanted) & (wanted <= high + 1e-9)
     metrics = {
         "w1": wasserstein(found.order, truth),
         **{f"q{round(100 * q):02d}": float(error) for q, error in zip(QUANTILES, errors, strict=True)},
-        "coverage": float(((low - 1e-9 <= wanted) & (wanted <= high + 1e-9)).mean()),
+        "coverage": float(inside.mean()),
         "mean_width": float((high - low).mean()),
         "fit_seconds": seconds,
     }
-    return {"metrics": metrics, "estimated": found.order.tolist()}
+    return {"metrics": metrics, "estimated": found.order.tolist(), "inside": inside.tolist()}
 
 
 def true_row_scores(test: ScoreMatrix) -> NDArray[np.float64]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.acquisition import batch_size, build_state
 from assay.matrix import ScoreMatrix
 from estimators import Estimator
 from policies import Policy, PolicyState
+from policies.acquisition import batch_size, build_state
 
 __all__ = ["Replay", "replay"]
 

@@ -372,7 +372,7 @@ def describe(session: Session, study_id: int) -> dict[str, Any]:
 def _quantiles_of(session: Session, study_id: int) -> dict[str, Any]:
     """What the objective "distribution" has found so far."""
     found = quantiles_found(session, study_id)
-    fields = {"at", "value", "low", "high", "level", "rows"}
+    fields = {"at", "value", "low", "high", "level", "interval_kind", "rows"}
     return {"quantiles": [quantile.model_dump(include=fields) for quantile in found]} if found else {}
 
 
@@ -432,7 +432,8 @@ def _print_study(study: dict[str, Any]) -> None:
     facts += [
         (
             f"{100 * q['at']:g} % quantile",
-            f"{q['value']:.4f}, {q['level']:.0%} interval {q['low']:.4f} to {q['high']:.4f}",
+            f"{q['value']:.4f}, {q['level']:.0%} interval {q['low']:.4f} to {q['high']:.4f}"
+            f" ({q['interval_kind']})",
         )
         for q in study.get("quantiles", [])
     ]

@@ -114,6 +114,7 @@ def test_fifty_formatting_variants_from_a_few_cells_of_each(world: World) -> Non
     assert wasserstein(estimated, truth) < 0.06
     at = {q["at"]: q["value"] for q in found["quantiles"]}
     assert list(at) == list(QUANTILES)
+    assert {q["interval_kind"] for q in found["quantiles"]} == {"predicted"}  # nothing to rehearse on
     assert np.abs(list(at.values()) - quantiles_of(truth, QUANTILES)).mean() < 0.1
     by_method = np.array([e["acquired"] for e in found["estimates"]])
     assert set(by_method) == {6}  # two-way balanced
@@ -192,7 +193,10 @@ def test_what_cannot_work_is_refused_before_anything_is_stored(
     assert not world.studies()
 
 
-def test_enough_history_chooses_cells_for_the_quantiles(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_enough_history_chooses_cells_and_rehearses_for_the_quantiles(
+    tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.rehearsal.GROUPS", 6)
     world = World.open(tmp_path).with_history(models=110, tests=1, prompts=24)
     with world.database.begin() as session:
         for i in range(6):
@@ -203,3 +207,4 @@ def test_enough_history_chooses_cells_for_the_quantiles(tmp_path: Path, endpoint
     assert (kept.policy, kept.estimator) == ("quantile-variance", "mirt-group")
     world.settle()
     assert world.study(study).state == StudyState.DONE
+    assert {q["interval_kind"] for q in shown(world, study)["quantiles"]} == {"rehearsed"}

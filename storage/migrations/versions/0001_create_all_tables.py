@@ -464,6 +464,7 @@ def upgrade() -> None:
         sa.Column("low", sa.Float(), nullable=False),
         sa.Column("high", sa.Float(), nullable=False),
         sa.Column("level", sa.Float(), nullable=False),
+        sa.Column("interval_kind", sa.String(), nullable=False),
         sa.Column("rows", sa.Integer(), nullable=False),
         sa.Column("acquired", sa.Integer(), nullable=False),
         sa.Column("total", sa.Integer(), nullable=False),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.acquisition import build_state
 from agent.backtest import BacktestSettings, build_splits, replay, run_backtest
 from agent.backtest._metrics import estimate_metrics, normal_interval, rank_correlation
 from agent.backtest._splits import true_scores
@@ -18,6 +17,7 @@ from assay.errors import BadInputError, UsageError
 from assay.matrix import ScoreMatrix
 from estimators import make_estimator
 from policies import make_policy
+from policies.acquisition import build_state
 from tests.agent.backtest.conftest import write_matrix
 
 METRICS = {"mae", "rmse", "bias", "kendall_tau", "coverage", "mean_width", "fit_seconds", "decision_ms"}

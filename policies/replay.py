@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.acquisition import build_state
 from assay.matrix import ScoreMatrix
 from estimators import Estimator
 from policies import Policy
+from policies.acquisition import build_state
 
 __all__ = ["replay_cells"]
 

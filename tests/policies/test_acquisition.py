@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agent.acquisition import batch_size, build_state, step_generator
+from policies.acquisition import batch_size, build_state, step_generator
 
 COMMON = {"weights": np.full(6, 1 / 6), "dataset_index": np.zeros(6, dtype=np.intp), "estimator": None}
 

@@ -1,0 +1,99 @@
+"""Rehearsing distribution studies on history rows, to learn by how much their intervals must be stretched.
+
+Groups of history rows are studied as the rows of a study would be, by the policy that will choose the cells
+and with an estimator that has not learned from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.matrix import ScoreMatrix
+from estimators import Estimator
+from estimators.distribution import QUANTILES, quantiles_of, score_distribution
+from estimators.quantile_intervals import LEVELS, QuantileFactors, calibrate_quantiles, misses
+from policies._base import Policy
+from policies.replay import replay_cells
+
+__all__ = ["learn_quantile_factors"]
+
+GROUPS = 80
+FOLDS = 5
+DRAWS = 200
+#: A group is drawn from this many times its rows, or groups would be too much alike.
+LEAST_SPARE = 1.5
+
+
+def learn_quantile_factors(
+    history: ScoreMatrix,
+    estimator: Estimator,
+    policy: Callable[[int], Policy],
+    *,
+    rows: Sequence[int],
+    cells: Sequence[float],
+    batch: int,
+    levels: Sequence[float] = LEVELS,
+    groups: int = GROUPS,
+    seed: int = 0,
+    at: Sequence[float] = QUANTILES,
+) -> QuantileFactors | None:
+    """Factors for the quantiles' intervals; None where the history is too small.
+
+    Args:
+        history: (M, N) scores; complete rows count, three times the fewest `rows` of them are needed.
+        estimator: Fitted; refitted without each part of the history to be tried on groups of that part.
+        policy: Makes a fresh policy from a seed.
+        rows: Numbers of rows of a study, ascending; those that the history is too small for are left out.
+        cells: Cells per row, ascending.
+        batch: Cells per decision.
+        levels: Levels of the intervals.
+        groups: Rehearsals.
+        seed: Seed of the parts and groups.
+        at: Quantiles, ascending.
+    """
+    complete = np.flatnonzero(history.observed.all(axis=1))
+    folds = next((f for f in range(FOLDS, 1, -1) if _fit_in(len(complete), f, rows)), 2)
+    sizes = _fit_in(len(complete), folds, rows)
+    if not sizes:
+        return None
+    rng = np.random.default_rng(seed)
+    parts = np.array_split(rng.permutation(complete), folds)
+    found = []
+    for i, part in enumerate(parts):
+        others = history.rows(np.concatenate(parts[:i] + parts[i + 1 :]))
+        fitted = estimator.settled().fit(others) if estimator.needs_history else estimator
+        for number in range(i, groups, folds):
+            by_size = []
+            for size in sizes:
+                tried = history.rows(np.sort(rng.choice(part, size, replace=False)))
+                chooser = policy(number)
+                chooser.prepare(others, fitted)
+                budgets = [max(1, round(each * size)) for each in cells]
+                seen = replay_cells(tried, chooser, fitted, budgets, batch=batch, seed=number)
+                by_size.append(list(_misses(fitted, tried, seen, levels, at)))
+            found.append(by_size)
+    ratios = np.moveaxis(np.array(found), 3, 1)  # (G, A, B, L, 2, Q) -> (G, L, A, B, 2, Q)
+    return calibrate_quantiles(ratios, levels=levels, rows=sizes, cells=cells, at=at)
+
+
+def _fit_in(complete: int, folds: int, rows: Sequence[int]) -> list[int]:
+    """The numbers of rows that groups of a part may have: all of them, or for two parts those that fit."""
+    sizes = [size for size in rows if LEAST_SPARE * size <= complete // folds]
+    return sizes if folds == 2 or len(sizes) == len(rows) else []
+
+
+def _misses(
+    estimator: Estimator,
+    tried: ScoreMatrix,
+    seen: Iterator[NDArray[np.float64]],
+    levels: Sequence[float],
+    at: Sequence[float],
+) -> Iterator[NDArray[np.float64]]:
+    """(L, 2, Q) at each budget."""
+    truth = quantiles_of(tried.benchmark_scores(), at)
+    for observed in seen:
+        found = score_distribution(estimator, observed, np.random.default_rng(0), DRAWS)
+        yield np.stack([misses(found, truth, at, level) for level in levels])
