@@ -57,6 +57,10 @@ class EstimatorAround(Estimator):
             raise BadInputError(f"estimator '{inner.name}' cannot be linearised", "choose another one")
         return inner.linearize(observed)
 
+    def candidates_per_choice(self) -> int:
+        """See `Estimator.candidates_per_choice`; the inner one's."""
+        return self.inner.candidates_per_choice()
+
     def prompt_features(self) -> NDArray[np.float64]:
         """See `SupportsPromptFeatures`; the inner one's.
 

@@ -159,6 +159,13 @@ class Estimator(ABC):
         """An unfitted estimator that fits as this one did, without choosing again what "auto" stands for."""
         return type(self)(**self.settled_params())
 
+    def candidates_per_choice(self) -> int:
+        """Of how many candidates, drawn at random, a design should choose each prompt; 0 = of all.
+
+        The largest of many expected gains is partly luck where gains were learned from few methods.
+        """
+        return 0
+
     def affordable_to_refit(self) -> bool:
         """Whether refitting on five parts of the history (cross-fitting) is a matter of seconds."""
         return True

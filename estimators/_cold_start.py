@@ -112,6 +112,10 @@ class ColdStartEstimator(Estimator):
         answers = int(self.answers_[self.cold_].sum())
         return {**self.base_.findings(), "cold prompts": int(self.cold_.sum()), "answers there": answers}
 
+    def candidates_per_choice(self) -> int:
+        """The base's."""
+        return self.base_.candidates_per_choice()
+
     def affordable_to_refit(self) -> bool:
         """No: the rows that teach it about cold prompts are not complete."""
         return not self.cold_.any() and self.base_.affordable_to_refit()

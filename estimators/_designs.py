@@ -50,7 +50,7 @@ def variance_reduction_design(
     for count in counts:
         while seen < count:
             step = min(max(1, seen // 8), MOST_AT_ONCE, count - seen)
-            _acquire(estimator, observed, truth, step)
+            _acquire(estimator, observed, truth, step, rng)
             seen += step
         yield observed.copy()
 
@@ -68,37 +68,54 @@ def simulate(
     return DESIGNS[name](estimator, truth, counts, rng)
 
 
-def _acquire(estimator: Estimator, observed: Array, truth: Array, step: int) -> None:
+def _acquire(
+    estimator: Estimator, observed: Array, truth: Array, step: int, rng: np.random.Generator
+) -> None:
     """Fill in the next `step` scores of every row."""
     assert isinstance(estimator, SupportsLinearization)
     available = ~np.isnan(truth)
     line = estimator.linearize(observed[:1])
-    if line.loadings.ndim == 2 and available.all():  # answers do not matter: one choice serves all rows
+    drawn = estimator.candidates_per_choice() > 0
+    if line.loadings.ndim == 2 and available.all() and not drawn:  # no answer matters: one choice for all
         columns = _choose(line, estimator.weights_, np.isnan(observed[:1]), step)
     else:
-        columns = _choose_by_row(estimator, observed, available, step)
+        columns = _choose_by_row(estimator, observed, available, step, rng)
     rows = np.arange(len(observed))[:, None]
     observed[rows, columns] = truth[rows, columns]
 
 
 def _choose_by_row(
-    estimator: Estimator, observed: Array, available: NDArray[np.bool_], step: int
+    estimator: Estimator,
+    observed: Array,
+    available: NDArray[np.bool_],
+    step: int,
+    rng: np.random.Generator,
 ) -> NDArray[np.intp]:
     """(B, step) columns, each row by its own answers, in blocks of rows."""
     assert isinstance(estimator, SupportsLinearization)
+    among = estimator.candidates_per_choice()
     size = max(1, BLOCK_CELLS // observed.shape[1])
     chosen = []
     for i in range(0, len(observed), size):
         block = observed[i : i + size]
         open_cells = np.isnan(block) & available[i : i + size]
-        chosen.append(_choose(estimator.linearize(block), estimator.weights_, open_cells, step))
+        line = estimator.linearize(block)
+        chosen.append(_choose(line, estimator.weights_, open_cells, step, among, rng))
     return np.concatenate(chosen)
 
 
 def _choose(
-    line: Linearization, weights: Array, candidates: NDArray[np.bool_], step: int
+    line: Linearization,
+    weights: Array,
+    candidates: NDArray[np.bool_],
+    step: int,
+    among: int = 0,
+    rng: np.random.Generator | None = None,
 ) -> NDArray[np.intp]:
-    """(B, step) columns, greedily by Cov(score, y_j)^2 / Var(y_j); a row without candidates repeats one."""
+    """(B, step) columns, greedily by Cov(score, y_j)^2 / Var(y_j); a row without candidates repeats one.
+
+    Where `among` is not 0, each is the best of so many that are drawn.
+    """
     loadings = line.loadings if line.loadings.ndim == 3 else line.loadings[None]
     covariance, left = line.covariance.copy(), candidates.copy()
     variance = ((loadings @ covariance) * loadings).sum(axis=2) + line.noise  # (B, N)
@@ -107,7 +124,8 @@ def _choose(
     rows = np.arange(len(left))
     for k in range(step):
         shared = _times(loadings, (covariance @ slope[:, :, None])[:, :, 0])
-        gain = np.where(left, (shared + weights * line.noise) ** 2 / variance, -1.0)
+        tried = left if not among or rng is None else _drawn(left, among, rng)
+        gain = np.where(tried, (shared + weights * line.noise) ** 2 / variance, -1.0)
         picked = chosen[:, k] = gain.argmax(axis=1)
         own = loadings[rows if len(loadings) > 1 else 0, picked]  # (B, D)
         direction = (covariance @ own[:, :, None])[:, :, 0]
@@ -117,6 +135,14 @@ def _choose(
         slope -= weights[picked, None] * own
         left[rows, picked] = False
     return chosen
+
+
+def _drawn(left: NDArray[np.bool_], among: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """(B, N) True at `among` random candidates of each row; at all where a row has no more."""
+    if among >= left.shape[1]:
+        return left
+    place = np.where(left, rng.random(left.shape), 2.0)
+    return left & (place <= np.partition(place, among - 1, axis=1)[:, among - 1 : among])
 
 
 def _times(loadings: Array, vectors: Array) -> Array:

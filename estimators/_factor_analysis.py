@@ -118,11 +118,14 @@ def factor_posterior(model: FactorModel, observed: Array) -> tuple[NDArray[Any],
     precision = np.empty((len(observed), model.rank, model.rank))
     root = model.loadings / np.sqrt(model.noise)[:, None]
     residual = (observed - model.mean) / np.sqrt(model.noise)
-    for b, row in enumerate(residual):  # a gather per row beats masked products: few prompts are observed
-        seen = np.flatnonzero(~np.isnan(row))
-        block = root[seen]
-        precision[b] = block.T @ block
-        latent[b] = block.T @ row[seen]
+    missing = np.isnan(residual)
+    mostly = missing.mean(axis=1) < 0.5
+    whole = root.T @ root if mostly.any() else np.zeros((model.rank, model.rank))
+    for b, row in enumerate(residual):  # a gather of the fewer prompts beats masked products
+        block = root[missing[b] if mostly[b] else ~missing[b]]
+        product = block.T @ block
+        precision[b] = whole - product if mostly[b] else product
+        latent[b] = np.nan_to_num(row) @ root if mostly[b] else block.T @ row[~missing[b]]
     covariance = np.linalg.inv(np.eye(model.rank) + precision)
     return (covariance @ latent[:, :, None])[:, :, 0], covariance
 

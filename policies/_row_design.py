@@ -100,29 +100,66 @@ def row_designs(lines: Linearization, state: PolicyState) -> list[RowDesign]:
 
 
 def choose_greedily(
-    state: PolicyState, n: int, gains: Callable[[int], Floats], take: Callable[[int, int], None]
+    state: PolicyState,
+    n: int,
+    gains: Callable[[int], Floats],
+    take: Callable[[int, int], None],
+    *,
+    among: int | None = None,
 ) -> Selection:
     """Up to n cells, each the one of largest gain per cost given those before it.
+
+    Where the gains were learned from few methods, each is the best of some candidates that are drawn, as the
+    largest of all gains would be luck (`Estimator.candidates_per_choice`).
 
     Args:
         state: Where to choose.
         n: Most cells to choose.
         gains: Row -> (N,) gain of each of its prompts, as things stand.
         take: Called with row and prompt of each chosen cell before the next is chosen.
+        among: Candidates that each is chosen among, 0 = all; default what the state's estimator declares.
     """
+    if among is None:
+        among = 0 if state.estimator is None else state.estimator.candidates_per_choice()
     free = state.candidates
     value = np.array([np.where(free[i], gains(i) / state.cost[i], -1.0) for i in range(len(free))])
-    rows, columns, won = [], [], []
-    for left in range(min(n, int(free.sum())), 0, -1):
-        i, j = divmod(_first_best(value.reshape(-1)), value.shape[1])
+    rows, columns, won, chances = [], [], [], []
+    left_in_all = int(free.sum())
+    for left in range(min(n, left_in_all), 0, -1):
+        flat = value.reshape(-1)
+        best = _first_best(_drawn(flat, among, state.rng))
+        i, j = divmod(best, value.shape[1])
+        chances.append(_chance(flat, best, left_in_all, among))
         rows.append(i)
         columns.append(j)
         won.append(value[i, j] * state.cost[i, j])
         free[i, j] = False
+        left_in_all -= 1
         if left > 1:
             take(i, j)
             value[i] = np.where(free[i], gains(i) / state.cost[i], -1.0)
-    return Selection.of(rows, columns, gain=won)
+    return Selection.of(rows, columns, probability=chances, gain=won)
+
+
+def _drawn(value: Floats, among: int, rng: np.random.Generator) -> Floats:
+    """The values (-1 = no candidate) with all but `among` random candidates at -1; all where 0."""
+    free = np.flatnonzero(value >= 0.0)
+    if not 0 < among < len(free):
+        return value
+    tried = rng.choice(free, among, replace=False)
+    left = np.full_like(value, -1.0)
+    left[tried] = value[tried]
+    return left
+
+
+def _chance(value: Floats, chosen: int, free: int, among: int) -> float:
+    """Probability that the cell is drawn and none of the cells better than it; NaN where nothing is drawn."""
+    if not 0 < among < free:
+        return 1.0 if among else float("nan")
+    ties = (value >= value[chosen] * TIE) & (value * TIE <= value[chosen])
+    better = int((value * TIE > value[chosen]).sum()) + int(ties[:chosen].sum())
+    others = np.arange(better)
+    return float(among / free * np.prod((free - among - others) / (free - 1.0 - others)))
 
 
 def _first_best(value: Floats) -> int:

@@ -24,7 +24,8 @@ class StaticDesignPolicy(Policy):
 
     Which prompts were asked decides the next one, what was answered does not: in a linear-Gaussian model the
     variance depends on the design alone. With few history methods this beats adapting. The model is the
-    study's estimator where that is linear-gaussian, else one fitted to the history in `prepare`.
+    study's estimator where that is linear-gaussian, else one fitted to the history in `prepare`. With few
+    history methods each prompt is the best of some that are drawn, so that every study gets its own.
     """
 
     name: ClassVar[str] = "static-design"
@@ -34,6 +35,7 @@ class StaticDesignPolicy(Policy):
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
         self._prior: Linearization | None = None
+        self._among = 0
         self._gains: OrderedDict[bytes, NDArray[np.float64]] = OrderedDict()
 
     def prepare(self, history: ScoreMatrix, estimator: Estimator | None) -> None:
@@ -41,6 +43,7 @@ class StaticDesignPolicy(Policy):
         own = estimator is not None and estimator.name == "linear-gaussian"
         model = estimator if own else make_estimator("linear-gaussian", seed=self.seed).fit(history)
         assert isinstance(model, SupportsLinearization)
+        self._among = model.candidates_per_choice()
         self._prior = model.linearize(np.full((1, history.n_prompts), np.nan))
         self._gains.clear()
 
@@ -50,7 +53,9 @@ class StaticDesignPolicy(Policy):
         def take(i: int, j: int) -> None:
             used[i, j] = True
 
-        return choose_greedily(state, n, lambda i: self._gains_after(used[i], state.weights), take)
+        return choose_greedily(
+            state, n, lambda i: self._gains_after(used[i], state.weights), take, among=self._among
+        )
 
     def _gains_after(self, used: BoolArray, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """(N,) variance reduction by each prompt once the used ones are answered, remembered."""

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 
 from assay.errors import BadInputError
 from assay.matrix import ScoreMatrix
-from estimators import make_estimator
+from estimators import load_estimator, make_estimator
 from estimators._designs import random_design, variance_reduction_design
 from estimators._factor_analysis import expected_scores, fit_factors
 from estimators._folds import keep_at_random, known_scores, row_folds
@@ -186,7 +186,7 @@ class TestDesigns:
 
     def test_variance_reduction_picks_the_best_first_prompt_by_brute_force(self):
         history = planted("real", missing=0.0)
-        estimator = make_estimator("linear-gaussian", rank=2).fit(history)
+        estimator = make_estimator("linear-gaussian", rank=2, among=0).fit(history)
         truth = history.values[:1].astype(np.float64)
         (seen,) = variance_reduction_design(estimator, truth, [1], np.random.default_rng(0))
         stds = []
@@ -195,6 +195,25 @@ class TestDesigns:
             asked[0, j] = truth[0, j]
             stds.append(estimator.benchmark_score(asked).std[0])
         assert np.flatnonzero(~np.isnan(seen[0])).tolist() == [int(np.argmin(stds))]
+
+    def test_with_few_rows_every_row_chooses_among_candidates_of_its_own(self):
+        history = planted("real", missing=0.0)
+        estimator = make_estimator("auto", candidates=["linear-gaussian"]).fit(history)
+        assert estimator.candidates_per_choice() == history.n_methods // 2
+        few = make_estimator("corrected:linear-gaussian", base_params={"among": 3}).fit(history)
+        assert few.candidates_per_choice() == 3
+        truth = history.values[:8].astype(np.float64)
+        (seen,) = variance_reduction_design(few, truth, [4], np.random.default_rng(0))
+        chosen = {tuple(np.flatnonzero(~np.isnan(row))) for row in seen}
+        assert len(chosen) > 4
+        assert all(len(columns) == 4 for columns in chosen)
+
+    def test_the_number_of_candidates_is_kept_and_checked(self, tmp_path):
+        history = planted("binary")
+        make_estimator("linear-gaussian", rank=2).fit(history).save(tmp_path)
+        assert load_estimator(tmp_path).candidates_per_choice() == history.n_methods // 2
+        with pytest.raises(BadInputError, match="candidates is 0 or more"):
+            make_estimator("linear-gaussian", among=-1).fit(history)
 
     def test_variance_reduction_beats_random_on_the_model_s_own_variance(self):
         history = planted("binary", missing=0.05)

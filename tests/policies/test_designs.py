@@ -94,7 +94,7 @@ def test_chooses_what_lowers_the_estimators_own_variance_most(name: str) -> None
 @pytest.mark.parametrize("name", ["expected-variance-reduction", "static-design"])
 def test_batch_is_what_one_at_a_time_would_choose_in_a_linear_model(name: str) -> None:
     policy = make_policy(name)
-    model = make_estimator("linear-gaussian", rank=3).fit(history())
+    model = make_estimator("linear-gaussian", rank=3, among=0).fit(history())
     policy.prepare(history(), model)
     state = make_state(known=3, estimator=model)
     batch = policy.select(state, 5).columns.tolist()
@@ -103,11 +103,34 @@ def test_batch_is_what_one_at_a_time_would_choose_in_a_linear_model(name: str) -
         state.scores[0, j] = 1.0
 
 
+@pytest.mark.parametrize("name", ["expected-variance-reduction", "static-design", "information-gain"])
+def test_with_few_methods_each_prompt_is_the_best_of_some_that_are_drawn(name: str) -> None:
+    among, draws = 6, 200
+    model = make_estimator("linear-gaussian", rank=3, among=among).fit(history())
+    policy, whole = make_policy(name), make_policy(name)
+    policy.prepare(history(), model)
+    whole.prepare(history(), everything := make_estimator("linear-gaussian", rank=3, among=0).fit(history()))
+    state = make_state(known=3, estimator=model)
+    order = whole.select(replace(state, estimator=everything), N_PROMPTS).columns[:1]
+    first = [policy.select(state, 1) for _ in range(draws)]
+    free = int(state.candidates.sum())
+    assert np.mean([chosen.columns[0] == order[0] for chosen in first]) == pytest.approx(
+        among / free, abs=0.12
+    )
+    found = {int(chosen.columns[0]): float(chosen.probability[0]) for chosen in first}
+    assert found[int(order[0])] == pytest.approx(among / free)
+    assert len(found) <= free - among + 1
+    assert 0.9 < sum(found.values()) <= 1.0 + 1e-9
+    assert len(policy.select(state, N_PROMPTS)) == free
+
+
 @pytest.mark.parametrize(
     "name", ["expected-variance-reduction", "static-design", "information-gain", "uncertainty"]
 )
 def test_a_dear_prompt_gives_way_to_one_of_more_gain_per_cost(name: str) -> None:
     policy, state = build_policy(name), make_state(known=3)
+    if name == "static-design":  # chooses among all prompts, as the others do with the estimator for tests
+        policy.prepare(history(), make_estimator("linear-gaussian", among=0).fit(history()))
     first = policy.select(state, 1)
     cost = np.ones_like(state.cost)
     cost[0, first.columns[0]] = 100.0
