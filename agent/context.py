@@ -63,12 +63,16 @@ class AgentContext:
         settings: The configuration.
         send_jobs: Names stored jobs to the workers: (ids, kind).
         send_training: Names a wanted version to the workers.
+        template_effects: By version and rows, what earlier models' scores say of the rows' templates.
     """
 
     database: Database
     settings: Settings
     send_jobs: Callable[[Sequence[int], str], None]
     send_training: Callable[[int], None]
+    template_effects: _Recent[tuple[int, tuple[int, ...]], NDArray[np.float64]] = field(
+        default_factory=_Recent
+    )
     _columns: _Recent[int, BenchmarkColumns] = field(default_factory=_Recent)
     _lengths: _Recent[tuple[int, int], NDArray[np.int64]] = field(default_factory=_Recent)
     _answers: _Recent[int, AnswerLengths] = field(default_factory=_Recent)

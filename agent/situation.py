@@ -90,7 +90,7 @@ def read_situation(session: Session, context: AgentContext, study_id: int, versi
     methods = studies.methods_of(session, study_id)
     specs = specs_of(session, methods)
     policy = context.policy(session, study, version)
-    estimator = with_templates(session, context.estimator(session, version_id), methods, context.settings)
+    estimator = with_templates(session, context, version_id, columns, methods)
     bought = _bought(session, study_id)
     return Situation(
         study=study,

@@ -77,6 +77,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
         "x-pirt": "estimators._x_pirt:XPirtEstimator",
         "x-pirt-discrete": "estimators._x_pirt:XPirtDiscreteEstimator",
         "x-pirt-embedding": "estimators._x_pirt:XPirtEmbeddingEstimator",
+        "x-pirt-history": "estimators._x_pirt:XPirtHistoryEstimator",
         "x-pirt-examples": "estimators._x_pirt:XPirtExamplesEstimator",
     },
 )

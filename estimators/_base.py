@@ -98,7 +98,7 @@ class SupportsRowFeatures(Protocol):
     """An estimator that may be told what the rows' templates look like.
 
     Attributes:
-        row_features: Which covariates it takes: "embedding", "discrete" or "" (none).
+        row_features: Which covariates it takes: "embedding", "discrete", "effects" or "" (none).
     """
 
     row_features: ClassVar[str]
@@ -205,7 +205,8 @@ class Estimator(ABC):
     #: Whether the rows of one call inform each other (else each is predicted by itself).
     joint: ClassVar[bool] = False
 
-    #: Which covariates of the rows' templates are looked at: "embedding", "discrete" or none.
+    #: Which covariates of the rows' templates are looked at: "embedding", "discrete", "effects" (on models
+    #: that were studied before) or none.
     row_features: ClassVar[str] = ""
 
     @abstractmethod

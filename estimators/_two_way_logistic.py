@@ -107,6 +107,12 @@ class TwoWayModel:
         moved = -(self.through_rows.T @ self.covariance[:r]).T
         return np.asarray(moved + self.covariance[:, r:] @ self.through_covariates.T)
 
+    def row_slopes(self, covariates: Array) -> Array:
+        """(p,) expected effects of the rows' covariates (R, p), as the model was fitted with them."""
+        shared = self.variances["row-covariates"] * covariates
+        prior = LEVEL_VARIANCE + shared @ covariates.T + self.variances["rows"] * np.eye(len(covariates))
+        return np.asarray(shared.T @ np.linalg.solve(prior, self.theta))
+
     def easiness_variance(self, follow: Array) -> Array:
         """(N,) variance of each column's easiness; `follow` as from `follow()`."""
         r = len(self.theta)

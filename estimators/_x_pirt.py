@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,14 +13,21 @@ from assay.matrix import FloatArray, ScoreMatrix
 from estimators._base import Estimator, Prediction, ScoreEstimate, check_observed
 from estimators._logistic_posterior import expectations
 from estimators._two_way_logistic import Cells, TwoWayModel, fit_two_way
+from estimators._two_way_sampler import Effects, sample_effects
 
-__all__ = ["XPirtDiscreteEstimator", "XPirtEmbeddingEstimator", "XPirtEstimator", "XPirtExamplesEstimator"]
+__all__ = [
+    "XPirtDiscreteEstimator",
+    "XPirtEmbeddingEstimator",
+    "XPirtEstimator",
+    "XPirtExamplesEstimator",
+    "XPirtHistoryEstimator",
+    "binarise",
+]
 
 Array = NDArray[np.float64]
 MOST_COMPONENTS = 25  # of embeddings, as in the paper
-DRAWS = 256
-GRID = 161  # logits at which the mean probability over the columns is tabulated
-BLOCK_ENTRIES = 4_000_000
+DRAWS = 200
+GRID = 64  # logits at which the mean probability over the columns is tabulated
 
 
 class XPirtEstimator(Estimator):
@@ -30,7 +36,8 @@ class XPirtEstimator(Estimator):
     A row's score is lambda * (mean of its observed scores) + (1 - lambda) * (mean probability of the others),
     lambda the observed share (Maia Polo et al. 2024, eq. 3.4). The probabilities are those of
     `_two_way_logistic`, fitted to the observed cells of all rows that are asked about together: what one row
-    shows of an example helps the others. Nothing is learned from the history.
+    shows of an example helps the others. Draws of whole scores are those of `_two_way_sampler`, which does
+    not take the variances for known. Nothing is learned from the history.
 
     Scores between 0 and 1 are made binary at the constant c with sum(Y) ~ sum(1[Y >= c]) for the fit
     (appendix B); the observed part keeps the raw scores.
@@ -91,19 +98,19 @@ class XPirtEstimator(Estimator):
         """See `Estimator.benchmark_score`."""
         observed = check_observed(self, observed)
         mean = np.clip(self.predict(observed).mean @ self.weights_, 0.0, 1.0)
-        return ScoreEstimate(
-            mean, self.score_draws(observed, DRAWS, np.random.default_rng(self.seed)).std(axis=0)
-        )
+        drawn = self.score_draws(observed, DRAWS, np.random.default_rng(self.seed))
+        return ScoreEstimate(mean, drawn.std(axis=0))
 
     def score_draws(self, observed: FloatArray, n: int, rng: np.random.Generator) -> Array:
         """(n, B) joint draws of the rows' benchmark scores; see `SupportsScoreDraws`.
 
-        The columns enter through their mean probability at a logit, tabulated once, and through one common
-        shift per draw: a draw costs the observed cells, not all of them.
+        The variances are drawn too: with a few cells per row nobody knows how far the rows lie apart, which
+        the ends of their distribution hang on.
         """
         observed = check_observed(self, observed)
-        model = self.fitted(observed)
-        return _ScoreDraws(model, observed, self.weights_).draw(n, rng)
+        scores = _RowScores(observed, self.weights_)
+        drawn = sample_effects(self._cells(observed), n, rng)
+        return np.stack([scores.draw(effects, rng) for effects in drawn])
 
     def fitted(self, observed: Array) -> TwoWayModel:
         """The model fitted to the observed cells of these rows (B, N)."""
@@ -150,6 +157,25 @@ class XPirtExamplesEstimator(XPirtEstimator):
     uses_embeddings: ClassVar[bool] = True
 
 
+class XPirtHistoryEstimator(XPirtEstimator):
+    """`x-pirt` told how hard the prompts and how good the templates were for other models.
+
+    A prompt's covariate is its mean score in the history, as a logit; a row's is its template's effect on the
+    models that were studied before (`template_effects`). How far to believe either is learned from the
+    study's own cells, and each prompt and row keeps an effect of its own.
+    """
+
+    name: ClassVar[str] = "x-pirt-history"
+    row_features: ClassVar[str] = "effects"
+    needs_history: ClassVar[bool] = True
+
+    def _fit(self, history: ScoreMatrix, warm_start: Self | None) -> None:
+        count = history.observed.sum(axis=0)
+        level = (np.nansum(history.values, axis=0, dtype=np.float64) + 0.5) / (count + 1.0)
+        logit = np.log(level / (1.0 - level))
+        self.columns_ = principal_components(np.where(count > 0, logit, logit[count > 0].mean())[:, None])
+
+
 def binarise(values: Array) -> Array:
     """0/1 scores with (almost) the same sum: 1 at and above the constant c of appendix B."""
     ones = round(float(values.sum()))
@@ -170,49 +196,39 @@ def principal_components(features: FloatArray) -> Array:
     return np.asarray(centred / length if length > 0 else np.zeros((len(centred), 0)))
 
 
-class _ScoreDraws:
-    """Joint draws of the rows' scores under a fitted model."""
+class _RowScores:
+    """The rows' scores, given draws of the effects."""
 
-    def __init__(self, model: TwoWayModel, observed: Array, weights: Array) -> None:
-        self.model = model
+    def __init__(self, observed: Array, weights: Array) -> None:
         self.rows, self.columns = np.nonzero(~np.isnan(observed))
-        self.cell_weights = weights[self.columns]
+        self.weights, self.seen = weights, weights[self.columns]
         r = len(observed)
-        self.known = np.bincount(self.rows, self.cell_weights * observed[self.rows, self.columns], r)
-        self.left = 1.0 - np.bincount(self.rows, self.cell_weights, r)
-        reach = 6.0 * np.sqrt(np.diag(model.covariance)[:r].max(initial=1.0)) + 1.0
-        self.grid = np.linspace(model.theta.min() - reach, model.theta.max() + reach, GRID)
-        self.curve = self._over_columns(lambda level, slope: level @ weights)
-        self.noise = self._over_columns(lambda level, slope: (level * (1.0 - level)) @ weights**2)
-        _, slope = expectations(np.median(model.theta) + model.easiness, model.rest)
-        share = weights * slope / max(float((weights * slope).sum()), 1e-12)
-        self.shift = np.concatenate([-(model.through_rows @ share), model.through_covariates.T @ share])
-        self.shift_rest = float(np.sqrt((share**2 * model.rest).sum()))
+        self.known = np.bincount(self.rows, self.seen * observed[self.rows, self.columns], r)
+        self.left = 1.0 - np.bincount(self.rows, self.seen, r)
 
-    def draw(self, n: int, rng: np.random.Generator) -> Array:
-        return np.stack([self._one(rng) for _ in range(n)])
-
-    def _one(self, rng: np.random.Generator) -> Array:
-        model, r = self.model, len(self.model.theta)
-        moved = _shared_draw(model, rng)
-        shift = float(self.shift @ moved) + self.shift_rest * rng.standard_normal()
-        logit = model.theta + moved[:r] + shift
-        level, _ = expectations(logit[self.rows] + model.easiness[self.columns], model.rest[self.columns])
-        taken = np.bincount(self.rows, self.cell_weights * level, r)
-        variance = np.bincount(self.rows, self.cell_weights**2 * level * (1.0 - level), r)
-        rest = np.clip(np.interp(logit, self.grid, self.curve) - taken, 0.0, np.maximum(self.left, 0.0))
-        spread = np.sqrt(np.maximum(np.interp(logit, self.grid, self.noise) - variance, 0.0))
-        score = self.known + rest + spread * rng.standard_normal(r)
+    def draw(self, drawn: Effects, rng: np.random.Generator) -> Array:
+        """(R,) what is known, and normal draws of the unseen part."""
+        r = len(self.known)
+        all_, noise = self._over_columns(drawn)
+        level, _ = expectations(drawn.theta[self.rows] + drawn.easiness[self.columns], np.zeros(1))
+        rest = all_ - np.bincount(self.rows, self.seen * level, r)
+        variance = noise - np.bincount(self.rows, self.seen**2 * level * (1.0 - level), r)
+        rest = np.clip(rest, 0.0, np.maximum(self.left, 0.0))
+        score = self.known + rest + np.sqrt(np.maximum(variance, 0.0)) * rng.standard_normal(r)
         return np.clip(np.where(self.left > 1e-9, score, self.known), 0.0, 1.0)
 
-    def _over_columns(self, summed: Callable[[Array, Array], Array]) -> Array:
-        """(GRID,) a sum over the columns at each logit of the grid, in blocks."""
-        size = max(1, BLOCK_ENTRIES // max(len(self.model.easiness), 1))
-        parts = []
-        for i in range(0, GRID, size):
-            logit = self.grid[i : i + size, None] + self.model.easiness
-            parts.append(summed(*expectations(logit, self.model.rest)))
-        return np.concatenate(parts)
+    def _over_columns(self, drawn: Effects) -> tuple[Array, Array]:
+        """(R,) weighted sums over all columns of the chance p and, weights squared, of p (1 - p).
+
+        Where rows are many they are read off a grid of logits: the columns are the same for all.
+        """
+        theta = drawn.theta
+        at = theta if len(theta) <= GRID else np.linspace(theta.min(), theta.max() + 1e-9, GRID)
+        level, _ = expectations(at[:, None] + drawn.easiness, np.zeros(1))
+        sums = level @ self.weights, (level * (1.0 - level)) @ self.weights**2
+        if len(theta) <= GRID:
+            return sums
+        return np.interp(theta, at, sums[0]), np.interp(theta, at, sums[1])
 
 
 def _shared_draw(model: TwoWayModel, rng: np.random.Generator) -> Array:

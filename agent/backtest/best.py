@@ -118,6 +118,7 @@ def replay_best(
     estimator: Estimator | None = None,
     cost: NDArray[np.float64] | None = None,
     batch: int | None = None,
+    row_features: NDArray[np.float64] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Replay one study of the objective "best".
 
@@ -130,6 +131,7 @@ def replay_best(
         estimator: Fitted estimator, or None.
         cost: Expected cost of each cell, broadcast to (R, N); default 1 each.
         batch: Cells per decision; default the policy's own.
+        row_features: (R, p) covariates of the rows' templates, or None.
 
     Yields:
         Per share: budget, the metrics, probability_best of the named method, used (share of cells bought:
@@ -147,7 +149,7 @@ def replay_best(
     for share in shares:
         cells = round(share * matrix.values.size)
         if run is None or policy.uses_total:  # its choices depend on the budget: each has a run of its own
-            run = _Run(policy, matrix, estimator, cost, seed, batch or policy.batch, cells)
+            run = _Run(policy, matrix, estimator, cost, seed, batch or policy.batch, cells, row_features)
         run.advance(cells)
         start = time.process_time()
         opinion = policy.recommend(run.state)
@@ -173,6 +175,7 @@ class _Run:
         seed: int,
         batch: int,
         total: int,
+        row_features: NDArray[np.float64] | None,
     ) -> None:
         self.policy, self.batch = policy, batch
         self.answers = matrix.values.astype(np.float64)
@@ -188,6 +191,7 @@ class _Run:
             estimator=estimator,
             rng=np.random.default_rng(seed),
             total=total if policy.uses_total else 0,
+            row_features=row_features,
         )
 
     def advance(self, cells: int) -> None:

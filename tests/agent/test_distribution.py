@@ -16,12 +16,14 @@ from agent import leaderboard, render, steering
 from agent.commands.study import describe as describe_study
 from agent.loop import Agent
 from agent.registration import add_prompts
+from agent.row_features import effects_of
 from agent.steering import StudyOrder
 from agent.template_variants import generate_variants
 from assay.errors import BadInputError, UsageError
 from assay.specs import DatasetSpec, PromptSpec
 from estimators.distribution import QUANTILES, quantiles_of, wasserstein
-from storage import catalog
+from storage import catalog, studies
+from storage.matrices import load_rows
 from storage.tables import Method, StudyState
 from storage.templates import add_template
 from tests.workers.endpoint import Endpoint, completion, serving
@@ -208,3 +210,25 @@ def test_enough_history_chooses_cells_and_rehearses_for_the_quantiles(
     world.settle()
     assert world.study(study).state == StudyState.DONE
     assert {q["interval_kind"] for q in shown(world, study)["quantiles"]} == {"rehearsed"}
+
+
+def test_what_templates_did_for_earlier_models_reaches_the_estimator(
+    world: World, endpoint: Endpoint
+) -> None:
+    price = {"input_per_million": 1.0, "output_per_million": 2.0}
+    world.add_model("second", backend="openai", base_url=endpoint.url, price=price, max_tokens=8)
+    first = order(world, templates=FEW, max_prompts=200, estimator="x-pirt")
+    world.settle()
+    study = order(world, methods=["second"], templates=FEW, max_prompts=60, estimator="x-pirt-history")
+    world.settle()
+    assert shown(world, study)["state"] == StudyState.DONE
+    context = world.agent_context()
+    with world.database.read() as session:
+        benchmark = catalog.find_benchmark(session, BENCHMARK)
+        columns = context.columns(session, benchmark)
+        known = {s: studies.methods_of(session, s) for s in (first, study)}
+        effects = effects_of(session, columns, known[study])[:, 0]
+        scores = load_rows(session, columns, np.array([m.id for m in known[first]], dtype=np.int64))
+    means = np.nanmean(scores, axis=1)
+    by_template = dict(zip([m.template_id for m in known[first]], means, strict=True))
+    assert np.corrcoef(effects, [by_template[m.template_id] for m in known[study]])[0, 1] > 0.8

@@ -29,7 +29,10 @@ def few(scores: np.ndarray, share: float, seed: int = 1) -> np.ndarray:
 
 
 def x_pirt(columns: int = COLUMNS, name: str = "x-pirt"):
-    return make_estimator(name).fit(ScoreMatrix.build(np.full((1, columns), np.nan)))
+    history = (
+        np.resize([0.0, 1.0], (2, columns)) if name == "x-pirt-history" else np.full((1, columns), np.nan)
+    )
+    return make_estimator(name).fit(ScoreMatrix.build(history))
 
 
 def test_quantiles_follow_the_papers_definition() -> None:
