@@ -20,24 +20,34 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from agent.backtest import BacktestSettings, build_splits
 from agent.backtest._compare import bench_of
 from agent.backtest.compare import PairBench, PairRun
 from assay.matrix_folder import read_matrix_folder
 from benchmarks.report import update_section
-from policies.pairs import IterativeRule, Tournament, make_pair_policy, pairs_of, run_iteratively
+from policies.pairs import (
+    IterativeRule,
+    PairPlan,
+    RandomPlan,
+    Tournament,
+    make_pair_policy,
+    pairs_of,
+    run_iteratively,
+)
 
 Floats = NDArray[np.float64]
 BUDGETS = (5, 10, 20, 40, 80, 160)
 SHARE = 0.8
-POLICIES = ("random", "diffuse", "cluster-inputs", "max-norm", "forecast")
+POLICIES = ("random", "diffuse", "cluster-inputs", "max-norm", "prediction-powered")
+DRAWS = 200  # orders per pair and seed of a policy that draws at random
 
 
 def read_bench(matrix: Path, policies: Sequence[str], encoder: str) -> PairBench:
@@ -70,7 +80,10 @@ def part_of(bench: PairBench, part: str) -> list[tuple[int, int]]:
 def success_table(
     bench: PairBench, pairs: Sequence[tuple[int, int]], name: str, seeds: int
 ) -> dict[str, Floats]:
-    """(pairs, seeds, budgets) success, signed error of the distance and coverage of its 95 % interval."""
+    """(pairs, seeds, budgets) success, signed error of the distance, coverage and width of its 95 % interval.
+
+    Of policies that draw at random, means over DRAWS orders, the same for all of them.
+    """
     policy = make_pair_policy(name)
     shape = (len(pairs), seeds, len(BUDGETS))
     found = {key: np.full(shape, np.nan) for key in ("success", "bias", "covered", "width")}
@@ -78,30 +91,41 @@ def success_table(
         policy.prepare(bench.past().without(pair))
         for seed in range(seeds):
             run = PairRun.of(bench, pair, seed, SHARE)
-            truth, plan = float(run.answers.mean()), policy.plan(run.problem)
+            plan = policy.plan(run.problem)
+            truth = float(run.answers.mean())
             for i, k in enumerate(BUDGETS):
-                asked = plan.sample(k)
-                verdicts = np.full(len(run.answers), np.nan)
-                verdicts[asked] = run.answers[asked]
-                got = plan.verdict(verdicts, k)
-                place = (p, seed, i)
-                found["bias"][place] = (got.distance - truth) * (run.winner or 1)
-                found["covered"][place] = got.low <= truth <= got.high
-                found["width"][place] = got.high - got.low
-                if run.winner and name == "random":
-                    found["success"][place] = expected_success(run, k)
-                elif run.winner:
-                    found["success"][place] = 0.5 if not got.winner else got.winner == run.winner
+                many = isinstance(plan, RandomPlan)
+                winner, distance, low, high = (_in_many_orders if many else _in_one)(plan, run, k)
+                if run.winner:
+                    found["success"][p, seed, i] = ((winner == run.winner) + 0.5 * (winner == 0)).mean()
+                found["bias"][p, seed, i] = ((distance - truth) * (run.winner or 1)).mean()
+                found["covered"][p, seed, i] = ((low <= truth) & (truth <= high)).mean()
+                found["width"][p, seed, i] = (high - low).mean()
     return found
 
 
-def expected_success(run: PairRun, k: int, draws: int = 400) -> float:
-    """Success of k random verdicts, over many draws: the baseline shall not be lucky or unlucky."""
-    counts = [int((run.answers == vote).sum()) for vote in (1, -1, 0)]
-    rng = np.random.default_rng([k, *run.problem.rng_seed])
-    drawn = rng.multivariate_hypergeometric(counts, min(k, len(run.answers)), size=draws)
-    lead = np.sign(drawn[:, 0] - drawn[:, 1]) * run.winner
-    return float(((lead > 0) + 0.5 * (lead == 0)).mean())
+def _in_one(plan: PairPlan, run: PairRun, k: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """(1,) winner, distance and interval at k verdicts."""
+    verdicts, asked = np.full(len(run.answers), np.nan), plan.sample(k)
+    verdicts[asked] = run.answers[asked]
+    got = plan.verdict(verdicts, k)
+    winner, distance, low, high = (np.array([x]) for x in (got.winner, got.distance, got.low, got.high))
+    return winner, distance, low, high
+
+
+def _in_many_orders(plan: RandomPlan, run: PairRun, k: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """The same, (DRAWS,), as `RandomPlan.verdict` would find it in each order."""
+    drawn = _orders(run.problem.rng_seed, len(run.answers))[:, : min(k, len(run.answers))]
+    distance, error = plan.estimate(run.answers[drawn], drawn)
+    half = norm.ppf(0.975) * error
+    winner = np.sign(plan.sureness(distance, error) - 0.5)
+    return winner, distance, np.maximum(distance - half, -1.0), np.minimum(distance + half, 1.0)
+
+
+@lru_cache(maxsize=1)
+def _orders(seed: tuple[int, ...], n: int) -> NDArray[np.intp]:
+    rng = np.random.default_rng([1, *seed])
+    return np.array([rng.permutation(n)[: max(BUDGETS)] for _ in range(DRAWS)])
 
 
 def mean_over_pairs(values: Floats) -> Floats:
@@ -146,24 +170,11 @@ def interval_lines(tables: dict[str, dict[str, Floats]]) -> str:
     return "\n".join(lines)
 
 
-def _kept(
-    options: argparse.Namespace, name: str, measure: Callable[[str], dict[str, Floats]]
-) -> dict[str, Floats]:
-    """What was measured of a policy before, from --keep, else measured now."""
-    if options.keep is None:
-        return measure(name)
-    path = options.keep / f"{options.what}-{options.part}-{options.seeds}-{name}.npz"
-    if not path.exists():
-        options.keep.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **measure(name))  # type: ignore[arg-type]
-    with np.load(path, allow_pickle=False) as archive:
-        return {key: archive[key] for key in archive.files}
-
-
 # --- iterative ---------------------------------------------------------------------------------------------
 
 OUTCOMES = ("labels", "success", "error", "inconclusive")
-FIXED = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160)
+NEAR = 0.1  # winning distance below which two models count as close
+FIXED = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480)
 
 
 def iterative_table(
@@ -171,7 +182,7 @@ def iterative_table(
 ) -> dict[str, Floats]:
     """(pairs, seeds) labels bought and outcome of runs with at least 5 and at most 200 verdicts."""
     policy, rule = make_pair_policy(name), IterativeRule(risk, 5, 200)
-    found = {key: np.zeros((len(pairs), seeds)) for key in OUTCOMES}
+    found = {key: np.zeros((len(pairs), seeds)) for key in (*OUTCOMES, "near")}
     for p, pair in enumerate(pairs):
         policy.prepare(bench.past().without(pair))
         for seed in range(seeds):
@@ -181,6 +192,7 @@ def iterative_table(
             found["success"][p, seed] = over.winner != 0 and over.winner == run.winner
             found["error"][p, seed] = over.winner not in (0, run.winner)
             found["inconclusive"][p, seed] = over.winner == 0
+            found["near"][p, seed] = abs(run.answers.mean()) < NEAR
     return found
 
 
@@ -200,15 +212,18 @@ def random_errors(bench: PairBench, pairs: Sequence[tuple[int, int]], seeds: int
 def iterative_lines(tables: dict[tuple[str, float], dict[str, Floats]], errors: Floats) -> str:
     """Markdown: a line per policy and risk, and the fixed N at which random votes err as often."""
     lines = [
-        "| policy | risk | labels | success | error | inconclusive | error of conclusive | fixed random N |"
+        "| policy | risk | labels | success | error | inconclusive | error of conclusive | of close pairs |"
+        " fixed random N |"
     ]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    lines.append("| --- |" + " ---: |" * 8)
     for (name, risk), table in tables.items():
         labels, success, error, open_ = (float(table[key].mean()) for key in OUTCOMES)
         wrong = error / max(success + error, 1e-9)
+        near = table["near"] > 0
+        close = float(table["error"][near].sum() / max((1 - table["inconclusive"])[near].sum(), 1.0))
         enough = [n for n, e in zip(FIXED, errors, strict=True) if e <= wrong]
         fixed = str(enough[0]) if enough else f"over {FIXED[-1]}"
-        shares = " | ".join(f"{share:.3f}" for share in (success, error, open_, wrong))
+        shares = " | ".join(f"{share:.3f}" for share in (success, error, open_, wrong, close))
         lines.append(f"| {name} | {risk:g} | {labels:.1f} | {shares} | {fixed} |")
     return "\n".join(lines)
 
@@ -252,7 +267,7 @@ def rouge_bench(matrix: Path, bench: PairBench, reference: str) -> PairBench:
 MARKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)
 
 
-def tournaments(bench: PairBench, seeds: int, risk: float = 0.1) -> dict[str, Floats]:
+def tournaments(bench: PairBench, seeds: Sequence[int], risk: float = 0.1) -> dict[str, Floats]:
     """(seeds, MARKS) whether the best was named at each share of the judgements, and where a run stopped.
 
     A run that has stopped keeps its answer at the shares beyond.
@@ -264,15 +279,15 @@ def tournaments(bench: PairBench, seeds: int, risk: float = 0.1) -> dict[str, Fl
     )
     game = Tournament(len(rows), known.shape[1])
     best = game.rank(known.sum(axis=1), np.full(len(every), known.shape[1])).best
-    named = np.zeros((seeds, len(MARKS)))
-    stopped, right = np.full(seeds, np.nan), np.zeros(seeds)
-    for seed in range(seeds):
+    named = np.zeros((len(seeds), len(MARKS)))
+    stopped, right = np.full(len(seeds), np.nan), np.zeros(len(seeds))
+    for row, seed in enumerate(seeds):
         rng = np.random.default_rng([seed])
         order = rng.permutation(known.shape[1])
         running = np.hstack([np.zeros((len(every), 1)), np.cumsum(known[:, order], axis=1)])
         counts, sums = np.zeros(len(every), dtype=np.intp), np.zeros(len(every))
         for i, mark in enumerate(MARKS):
-            while counts.sum() < mark * known.size and np.isnan(stopped[seed]):
+            while counts.sum() < mark * known.size and np.isnan(stopped[row]):
                 chosen = game.choose(
                     sums, counts, min(100, int(mark * known.size) + 1 - int(counts.sum())), rng
                 )
@@ -280,8 +295,8 @@ def tournaments(bench: PairBench, seeds: int, risk: float = 0.1) -> dict[str, Fl
                 sums = running[np.arange(len(every)), counts]
                 ranking = game.rank(sums, counts, level=1.0 - risk)
                 if ranking.worst_rank[ranking.best] == 1:
-                    stopped[seed], right[seed] = counts.sum() / known.size, ranking.best == best
-            named[seed, i] = game.rank(sums, counts).best == best
+                    stopped[row], right[row] = counts.sum() / known.size, ranking.best == best
+            named[row, i] = game.rank(sums, counts).best == best
     return {"named": named, "stopped": stopped, "right": right}
 
 
@@ -401,6 +416,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="minilm")
     parser.add_argument("--part", default="all", choices=["dev", "held", "all"])
     parser.add_argument("--seeds", type=int, default=0, help="default 5; tournament 50")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the tournament")
     parser.add_argument(
         "--risks", type=lambda given: [float(x) for x in given.split(",")], default=[0.1, 0.2]
     )
@@ -409,7 +425,7 @@ def main() -> None:
     parser.add_argument("--document", action="store_true", help="write the section of docs/benchmarks.md")
     options = parser.parse_args()
     options.seeds = options.seeds or (50 if options.what == "tournament" else 5)
-    few = "random,diffuse,forecast"
+    few = "random,diffuse,prediction-powered"
     names = (options.policy or (",".join(POLICIES) if options.what == "budgets" else few)).split(",")
     bench = read_bench(options.matrix, [] if options.what == "tournament" else names, options.encoder)
     made = {
@@ -417,13 +433,17 @@ def main() -> None:
         "iterative": _iterative,
         "rouge": _rouge,
         "tournament": lambda o, b, n: tournament_lines(
-            _kept(o, "tournament", partial(tournaments, b, o.seeds))
+            _kept(o, f"tournament-{o.first_seed}", partial(tournaments, b, _seeds(o)))
         ),
         "speed": lambda o, b, n: speed_lines(b, n),
     }[options.what](options, bench, names)
     print(made)
     if options.document:
         document(options, made)
+
+
+def _seeds(options: argparse.Namespace) -> range:
+    return range(options.first_seed, options.first_seed + options.seeds)
 
 
 def document(options: argparse.Namespace, made: str) -> None:
@@ -433,7 +453,7 @@ def document(options: argparse.Namespace, made: str) -> None:
         f"python -m benchmarks.compare {options.what} --document",
         made,
         data=f"alpacaeval, 24 models with outputs, vectors by {options.encoder}; history = all other models",
-        seeds=f"0 to {options.seeds - 1}"
+        seeds=f"{_seeds(options)[0]} to {_seeds(options)[-1]}"
         + (
             ""
             if options.what in ("tournament", "speed")

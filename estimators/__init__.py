@@ -26,6 +26,7 @@ from estimators._cold_start import (
     prompts_without_history,
 )
 from estimators._encoders import ENCODERS, Encoder, make_encoder
+from estimators._likeness import likeness, word_vectors
 from estimators._pseudo_labels import LabelCheck, PseudoLabels, check_labels, make_pseudo_labels
 from estimators._text_features import FEATURES, text_features
 
@@ -51,12 +52,14 @@ __all__ = [
     "estimator_for",
     "full_rows",
     "history_rows",
+    "likeness",
     "make_encoder",
     "load_estimator",
     "make_estimator",
     "make_pseudo_labels",
     "prompts_without_history",
     "text_features",
+    "word_vectors",
 ]
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(

@@ -18,7 +18,7 @@ from agent.backtest.compare import PairBench, check_budgets, play_budgets, play_
 from assay.errors import UsageError
 from assay.matrix_folder import read_matrix_folder
 from assay.settings import load_settings
-from estimators import text_features
+from estimators import likeness, text_features, word_vectors
 from policies.pairs import PAIR_POLICIES, IterativeRule, PairPolicy, make_pair_policy
 
 __all__ = ["CompareObjective"]
@@ -109,7 +109,14 @@ def bench_of(settings: BacktestSettings, split: Split) -> PairBench:
         _refuse_without_outputs(kinds)
         return bench
     if any(kind.uses_features for kind in kinds):
-        bench = replace(bench, features=_features(outputs, matrix.method_ids))
+        bench = replace(
+            bench,
+            described=tuple(i for i, name in enumerate(matrix.method_ids) if name in outputs),
+            features=np.stack(
+                [text_features(outputs[name]) for name in matrix.method_ids if name in outputs]
+            ),
+            likeness=_likeness(outputs, matrix.method_ids),
+        )
     if any(kind.uses_vectors for kind in kinds):
         bench = replace(bench, vectors=_vectors(outputs, matrix.method_ids, settings.encoder))
     if any(kind.uses_inputs for kind in kinds):
@@ -135,10 +142,13 @@ def _outputs(path: str, prompt_ids: tuple[str, ...]) -> dict[str, tuple[str, ...
     return {name: tuple(texts[j] or "" for j in order) for name, texts in folder.outputs().items()}
 
 
-def _features(outputs: dict[str, tuple[str, ...]], names: Sequence[str]) -> NDArray[np.float64]:
-    known = {name: text_features(texts) for name, texts in outputs.items()}
-    blank = np.full_like(next(iter(known.values())), np.nan)
-    return np.stack([known.get(name, blank) for name in names])
+def _likeness(outputs: dict[str, tuple[str, ...]], names: Sequence[str]) -> NDArray[np.float32]:
+    words = [word_vectors(outputs[name]) for name in names if name in outputs]
+    alike = np.zeros((len(words), len(words), words[0].shape[0]), dtype=np.float32)
+    for i, first in enumerate(words):
+        for j, second in enumerate(words[i:], start=i):
+            alike[i, j] = alike[j, i] = likeness(first, second)
+    return alike
 
 
 def _vectors(outputs: dict[str, tuple[str, ...]], names: Sequence[str], encoder: str) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,9 @@ class PairBench:
         rows: The methods that are paired; all others are history only.
         vectors: (M, N, d) output vectors, zero for methods without outputs, or None.
         inputs: (N, d) prompt vectors, or None.
-        features: (M, N, p) text features, NaN for methods without outputs, or None.
+        described: (r,) the rows with outputs.
+        features: (r, N, p) text features of their outputs, or None.
+        likeness: (r, r, N) how alike two of their outputs are, or None.
         history: Rows that every pair may learn from, itself left out.
     """
 
@@ -44,7 +47,9 @@ class PairBench:
     rows: tuple[int, ...]
     vectors: NDArray[np.float32] | None = None
     inputs: NDArray[np.float32] | None = None
+    described: tuple[int, ...] = ()
     features: Floats | None = None
+    likeness: NDArray[np.float32] | None = None
     history: tuple[int, ...] = ()
 
     @property
@@ -52,10 +57,20 @@ class PairBench:
         """All pairs of `rows`."""
         return list(combinations(self.rows, 2))
 
+    def outputs_of(self, pair: tuple[int, int], columns: NDArray[np.intp]) -> dict[str, Any]:
+        """What is known of a pair's outputs on these prompts, as fields of `PairProblem`."""
+        if self.features is None or not set(pair) <= set(self.described):
+            return {}
+        both = [self.described.index(row) for row in pair]
+        alike = None if self.likeness is None else self.likeness[both][:, :, columns]
+        return {"features": self.features[both][:, columns], "likeness": alike}
+
     def past(self) -> PairHistory:
         """The history's rows, before a pair is left out."""
         outside = np.setdiff1d(np.arange(len(self.scores)), self.history)
-        return PairHistory(self.scores, self.features).without(outside.tolist())
+        return PairHistory(self.scores, self.described, self.features, self.likeness).without(
+            outside.tolist()
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +98,7 @@ class PairRun:
             first=first,
             second=second,
             inputs=None if bench.inputs is None else bench.inputs[columns],
-            features=_difference(bench.features, pair, columns),
+            **bench.outputs_of(pair, columns),
             columns=columns,
             rng_seed=(seed, *pair),
         )
@@ -93,13 +108,6 @@ class PairRun:
     def winner(self) -> int:
         """The test winner: +1, -1, or 0 for a draw."""
         return int(np.sign(self.answers.sum()))
-
-
-def _difference(features: Floats | None, pair: tuple[int, int], columns: NDArray[np.intp]) -> Floats | None:
-    if features is None:
-        return None
-    between: Floats = features[pair[0], columns] - features[pair[1], columns]
-    return between if np.isfinite(between).all() else None
 
 
 def verdicts(first: Floats, second: Floats) -> Floats:

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from sqlmodel import Session
 
 from agent.context import AgentContext
-from agent.pairwise._past import described_outputs
+from agent.pairwise._past import Past, read_past
 from agent.pairwise._reading import Contest
-from estimators import text_features
+from agent.pairwise._words import risk_words
 from policies.pairs import (
     IterativeRule,
-    PairHistory,
     PairPlan,
     PairPolicy,
     PairProblem,
@@ -35,7 +34,6 @@ __all__ = ["LEAST_VERDICTS", "RISK", "TOURNAMENT", "Choice", "choose"]
 TOURNAMENT = "tournament"
 RISK = 0.1
 LEAST_VERDICTS = 5
-MOST_DESCRIBED = 60  # history methods whose outputs are described
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,14 @@ def _risk(contest: Contest) -> float:
 
 def _choose_pair(session: Session, context: AgentContext, contest: Contest) -> Choice:
     policy = make_pair_policy(contest.study.policy, **contest.study.policy_params)
-    if policy.uses_vectors or policy.uses_features:
+    past = _past(session, context, contest) if policy.uses_history else None
+    looking = policy.wants_outputs(0 if past is None else len(past.words))
+    if looking:
         missing = ~contest.answered & ~contest.unanswerable
         if missing.any():  # both methods answer everything first: that is what the policy chooses by
             return Choice(outputs=[(int(i), int(j)) for i, j in np.argwhere(missing)])
-    plan = _plan(session, context, contest, policy)
+    policy.prepare(None if past is None else past.history)
+    plan = _plan(context, contest, policy, past if looking else None)
     study, verdicts = contest.study, contest.verdicts[0]
     most = min(study.max_prompts or len(verdicts), len(verdicts))
     rule = IterativeRule(_risk(contest), min(LEAST_VERDICTS, most), most, study.batch_size)
@@ -91,15 +92,13 @@ def _choose_pair(session: Session, context: AgentContext, contest: Contest) -> C
     )
 
 
-def _plan(session: Session, context: AgentContext, contest: Contest, policy: PairPolicy) -> PairPlan:
+def _plan(context: AgentContext, contest: Contest, policy: PairPolicy, past: Past | None) -> PairPlan:
     texts = [_texts(contest, row) for row in (0, 1)]
     vectors: list[NDArray[np.float32] | None] = [None, None]
     if policy.uses_vectors:
         both = embed_texts(context.database, [*texts[0], *texts[1]], context.settings.encoder)
         vectors = [both[: len(texts[0])], both[len(texts[0]) :]]
-    features = text_features(texts[0]) - text_features(texts[1]) if policy.uses_features else None
-    if policy.uses_history:
-        policy.prepare(_history(session, context, contest))
+    features, alike = (None, None) if past is None else past.of_pair(texts)
     return policy.plan(
         PairProblem(
             n_prompts=len(contest.prompts),
@@ -107,6 +106,7 @@ def _plan(session: Session, context: AgentContext, contest: Contest, policy: Pai
             second=vectors[1],
             inputs=context.embeddings(contest.columns) if policy.uses_inputs else None,
             features=features,
+            likeness=alike,
             rng_seed=(contest.study.seed, contest.study_id),
         )
     )
@@ -117,15 +117,15 @@ def _texts(contest: Contest, row: int) -> list[str]:
     return ["" if answer is None else answer.text for answer in blank]
 
 
-def _history(session: Session, context: AgentContext, contest: Contest) -> PairHistory:
-    """The benchmark's other methods: their scores, and the features of those that answered everything."""
+def _past(session: Session, context: AgentContext, contest: Contest) -> Past:
+    """The benchmark's other methods: their scores, and the outputs of those that answered everything."""
     benchmark = session.get_one(Benchmark, contest.columns.benchmark_id)
     matrix = load_matrix(session, benchmark, context.settings.cache_dir).matrix
     own = {method.name for method in contest.methods}
     rows = [i for i, name in enumerate(matrix.method_ids) if name not in own]
     scores = matrix.values[rows].astype(np.float64)
     names = [matrix.method_ids[i] for i in rows]
-    return PairHistory(scores, described_outputs(session, contest, names, MOST_DESCRIBED))
+    return read_past(session, contest, names, scores)
 
 
 def _findings(found: PairVerdict, names: list[str], winner: int | None = None) -> dict[str, Any]:
@@ -145,9 +145,9 @@ def _findings(found: PairVerdict, names: list[str], winner: int | None = None) -
 def _in_words(found: PairVerdict, names: list[str], winner: int) -> str:
     interval = f"winning distance {abs(found.distance):.3f} ({found.distance_kind})"
     if not winner:
-        return f"inconclusive: {interval}, risk {found.risk:.3f} ({found.risk_kind})"
+        return f"inconclusive: {interval}, risk {found.risk:.3f} ({risk_words(found.risk_kind)})"
     name = names[0 if winner > 0 else 1]
-    return f"{name} is better, {interval}, risk {found.risk:.3f} ({found.risk_kind})"
+    return f"{name} is better, {interval}, risk {found.risk:.3f} ({risk_words(found.risk_kind)})"
 
 
 # --- more than two -----------------------------------------------------------------------------------------

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["comparison_facts"]
+__all__ = ["comparison_facts", "risk_words"]
 
 SHOWN = 10
+#: What a risk may be relied on for, in words.
+RISK_KINDS = {
+    "anytime": "valid under early stopping",
+    "heuristic": "heuristic",
+    "posterior": "heuristic: a posterior, looked at again and again",
+}
 
 
 def comparison_facts(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -18,6 +24,11 @@ def comparison_facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         f" {found['flips']} flipped with the order, {found['refusals']} refused"
     )
     return [*_pair(found), *_ranking(found), ("verdicts", counts)]
+
+
+def risk_words(kind: str) -> str:
+    """What a risk of this kind may be relied on for."""
+    return RISK_KINDS.get(kind, kind)
 
 
 def _pair(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -32,7 +43,7 @@ def _pair(found: dict[str, Any]) -> list[tuple[str, str]]:
     interval = f"{found['distance']:+.3f}, {found['low']:+.3f} to {found['high']:+.3f}"
     wins = ", ".join(f"{name} {count}" for name, count in found["wins"].items())
     return [
-        ("result", f"{named}; risk of error {found['risk']:.3f} ({found['risk_kind']})"),
+        ("result", f"{named}; risk of error {found['risk']:.3f} ({risk_words(found['risk_kind'])})"),
         ("winning distance", f"{interval} ({found['distance_kind']})"),
         ("wins that count", wins),
     ]

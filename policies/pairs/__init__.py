@@ -6,12 +6,16 @@ from typing import Any
 
 from assay.plugins import Registry, split_name
 from policies.pairs._base import PairPlan, PairPolicy, PairProblem, PairVerdict
+from policies.pairs._betting import Bets, Draws, bets_for, confidence_bounds, log_capital
 from policies.pairs._history import PairHistory
 from policies.pairs._iterative import IterativeRule, Progress, progress, run_iteratively
+from policies.pairs._prediction_powered import RandomPlan
 from policies.pairs._tournament import Ranking, Tournament, bradley_terry, pairs_of
 from policies.pairs._votes import hypergeometric_risk
 
 __all__ = [
+    "Bets",
+    "Draws",
     "PAIR_POLICIES",
     "IterativeRule",
     "PairHistory",
@@ -20,10 +24,14 @@ __all__ = [
     "PairProblem",
     "PairVerdict",
     "Progress",
+    "RandomPlan",
     "Ranking",
     "Tournament",
+    "bets_for",
     "bradley_terry",
+    "confidence_bounds",
     "hypergeometric_risk",
+    "log_capital",
     "make_pair_policy",
     "pairs_of",
     "progress",
@@ -36,22 +44,20 @@ PAIR_POLICIES: Registry[type[PairPolicy]] = Registry(
     {
         "cluster-inputs": "policies.pairs._diffuse:ClusterInputsPolicy",
         "diffuse": "policies.pairs._diffuse:DiffusePolicy",
-        "forecast": "policies.pairs._forecast:ForecastPolicy",
         "max-norm": "policies.pairs._diffuse:MaxNormPolicy",
-        "random": "policies.pairs._diffuse:RandomPairPolicy",
+        "prediction-powered": "policies.pairs._prediction_powered:PredictionPoweredPolicy",
+        "random": "policies.pairs._prediction_powered:RandomPairPolicy",
     },
 )
 
 
 def make_pair_policy(name: str, **params: Any) -> PairPolicy:
-    """Build a pair policy by name; `diffuse:kmeans+norm` names clustering and representative.
+    """Build a pair policy by name; `diffuse:kmeans+norm` names clustering and representative,
+    `random:anytime` the stopping rule.
 
     Raises:
         UsageError: The name or an option is unknown.
     """
     head, argument = split_name(name)
     kind = PAIR_POLICIES.get(head)
-    if argument:
-        clustering, _, representative = argument.partition("+")
-        params |= {"clustering": clustering} | ({"representative": representative} if representative else {})
-    return kind(**params)
+    return kind(**kind.named(argument), **params) if argument else kind(**params)

@@ -24,7 +24,7 @@ from policies.pairs._hierarchy import (
 )
 from policies.pairs._votes import count_votes
 
-__all__ = ["ClusterInputsPolicy", "DiffusePolicy", "MaxNormPolicy", "RandomPairPolicy"]
+__all__ = ["ClusterInputsPolicy", "DiffusePolicy", "MaxNormPolicy"]
 
 Clustering = Literal["ward", "cosine", "kmeans"]
 Columns = NDArray[np.intp]
@@ -53,6 +53,12 @@ class DiffusePolicy(PairPolicy):
                 f"clustering: ward, cosine, kmeans; representative: {', '.join(REPRESENTATIVES)}",
             )
         self.clustering, self.representative = clustering, representative
+
+    @classmethod
+    def named(cls, argument: str) -> dict[str, Any]:
+        """See `PairPolicy.named`."""
+        clustering, _, representative = argument.partition("+")
+        return {"clustering": clustering} | ({"representative": representative} if representative else {})
 
     def params(self) -> dict[str, Any]:
         """See `PairPolicy.params`."""
@@ -90,16 +96,6 @@ class MaxNormPolicy(PairPolicy):
         return OrderPlan(np.argsort(-norms, kind="stable"), "biased")
 
 
-class RandomPairPolicy(PairPolicy):
-    """Prompts uniformly at random, without replacement: the baseline that is hard to beat."""
-
-    name: ClassVar[str] = "random"
-
-    def plan(self, problem: PairProblem) -> PairPlan:
-        """See `PairPolicy.plan`."""
-        return OrderPlan(problem.rng.permutation(problem.n_prompts), "sampling")
-
-
 class OrderPlan:
     """The first k of one order, and their majority."""
 
@@ -110,7 +106,7 @@ class OrderPlan:
         """See `PairPlan.sample`."""
         return self.order[:k]
 
-    def verdict(self, verdicts: Vectors, k: int, *, level: float = 0.95) -> PairVerdict:
+    def verdict(self, verdicts: Vectors, k: int, *, level: float | None = 0.95) -> PairVerdict:
         """See `PairPlan.verdict`."""
         return count_votes(verdicts[self.order[:k]], len(self.order), level, distance_kind=self.distance_kind)
 
@@ -139,7 +135,7 @@ class ClusterPlan:
             chosen = [self._representative(self._hierarchy, node) for node in self._hierarchy.cut(k)]
         return np.array(chosen, dtype=np.intp)
 
-    def verdict(self, verdicts: Vectors, k: int, *, level: float = 0.95) -> PairVerdict:
+    def verdict(self, verdicts: Vectors, k: int, *, level: float | None = 0.95) -> PairVerdict:
         """See `PairPlan.verdict`."""
         return count_votes(verdicts[self.sample(k)], len(self.vectors), level, distance_kind="biased")
 

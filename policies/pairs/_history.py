@@ -17,14 +17,17 @@ class PairHistory:
 
     Attributes:
         scores: (M, N) scores of M methods, NaN = unknown.
-        features: (M, N, p) text features of their outputs, NaN for methods whose outputs are not known; None
-            where nobody computed them.
+        described: (r,) the rows whose outputs are known.
+        features: (r, N, p) text features of those outputs; None where nobody computed them.
+        likeness: (r, r, N) how alike two of them are, 0 to 1; None where nobody computed it.
         left_out: Rows that must not be looked at. They stay in the arrays, so that what is computed of all
             rows once serves the histories of many pairs.
     """
 
     scores: NDArray[np.float64]
+    described: tuple[int, ...] = ()
     features: NDArray[np.float64] | None = None
+    likeness: NDArray[np.float32] | None = None
     left_out: tuple[int, ...] = ()
 
     def without(self, methods: Sequence[int]) -> PairHistory:

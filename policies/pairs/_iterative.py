@@ -62,7 +62,7 @@ def progress(
     verdicts: NDArray[np.float64],
     rule: IterativeRule,
     *,
-    level: float = 0.95,
+    level: float | None = 0.95,
     k: int = 1,
     closed: NDArray[np.bool_] | None = None,
 ) -> Progress:
@@ -72,7 +72,7 @@ def progress(
         plan: The pair's plan.
         verdicts: (N,) +1, -1, 0; NaN = none.
         rule: When to stop.
-        level: Level of the interval.
+        level: Level of the interval; None = none is wanted.
         k: Sample size known to be passed already (saves walking there again).
         closed: (N,) prompts that will have no verdict; the sample goes on without them.
     """
@@ -107,7 +107,7 @@ def run_iteratively(plan: PairPlan, answers: NDArray[np.float64], rule: Iterativ
 def _steps(plan: PairPlan, answers: NDArray[np.float64], rule: IterativeRule) -> Iterator[Progress]:
     verdicts, k = np.full(len(answers), np.nan), 1
     while True:
-        now = progress(plan, verdicts, rule, k=k)
+        now = progress(plan, verdicts, rule, k=k, level=None)
         yield now
         verdicts[now.missing] = answers[now.missing]
         k = now.k

@@ -72,7 +72,12 @@ def world(tmp_path: Path, endpoint: Endpoint) -> Iterator[World]:
     opened = World.open(tmp_path, estimator="aggregate", batch_size=3, max_prompts=PROMPTS)
     for name in ("ma", "mb", "mc", "judge-a"):
         opened.add_model(name, base_url=endpoint.url, price=PRICE, max_tokens=20, benchmarks=[])
-    prompts = [PromptSpec(id=f"p{i}", dataset="open", text=f"question {i}") for i in range(PROMPTS)]
+    prompts = [
+        PromptSpec(
+            id=f"p{i}", dataset="open", text=f"question {i}", target=f"answer of h{i % 6} to question {i}"
+        )
+        for i in range(PROMPTS)
+    ]
     with opened.database.begin() as session:
         add_prompts(session, BENCHMARK, [DatasetSpec(name="open", scorer="exact-match")], prompts)
     yield opened
@@ -92,7 +97,7 @@ def preferences(world: World) -> list[Preference]:
 
 
 def test_the_better_of_two_is_named_with_few_verdicts(world: World, roles: Roles) -> None:
-    study = ordered(world, "ma", "mb", policy="forecast")
+    study = ordered(world, "ma", "mb", policy="diffuse")
     world.settle()
     done = world.study(study)
     assert done.state == StudyState.DONE, done.reason
@@ -108,7 +113,7 @@ def test_the_better_of_two_is_named_with_few_verdicts(world: World, roles: Roles
 
 
 def test_a_later_study_reuses_answers_and_verdicts(world: World, roles: Roles) -> None:
-    ordered(world, "ma", "mb", policy="forecast")
+    ordered(world, "ma", "mb", policy="diffuse")
     world.settle()
     before = roles.asked.copy()
     again = ordered(world, "mb", "ma", policy="random", until_confidence=0.6)
@@ -126,6 +131,30 @@ def test_random_asks_for_the_answers_that_it_needs(world: World, roles: Roles) -
     world.settle()
     assert world.study(study).state == StudyState.DONE
     assert roles.asked["ma"] == world.study(study).findings["verdicts"] < PROMPTS
+
+
+def test_the_default_looks_at_all_answers_once_other_methods_have_answered(
+    world: World, roles: Roles, endpoint: Endpoint
+) -> None:
+    study = ordered(world, "ma", "mb")
+    world.settle()
+    before = world.study(study)
+    assert before.policy == "prediction-powered"
+    assert before.state == StudyState.DONE, before.reason
+    assert "valid under early stopping" in before.reason
+    assert roles.asked["ma"] == before.findings["verdicts"]  # nobody to learn from: answers as needed
+    for i in range(6):
+        method = world.add_model(f"h{i}", base_url=endpoint.url, price=PRICE, max_tokens=20, benchmarks=[])
+        world.add_study(method, estimator="aggregate", policy="uniform")
+    world.settle()
+    after = ordered(world, "ma", "mc")
+    world.settle()
+    done = world.study(after)
+    assert done.state == StudyState.DONE, done.reason
+    assert done.findings["winner"] == "mc"
+    assert roles.asked["ma"] == roles.asked["mc"] == PROMPTS
+    assert done.findings["distance_kind"] == "sampling"
+    world.check_money()
 
 
 def test_ties_flips_and_refusals_are_told_apart(world: World, roles: Roles) -> None:
@@ -162,7 +191,7 @@ def test_a_tournament_names_the_best_and_ranks(world: World) -> None:
 
 
 def test_a_cap_pauses_and_a_higher_one_goes_on(world: World) -> None:
-    study = ordered(world, "ma", "mb", policy="forecast", max_usd=0.001)
+    study = ordered(world, "ma", "mb", policy="diffuse", max_usd=0.001)
     world.settle()
     assert world.study(study).state == StudyState.PAUSED
     assert "budget exhausted" in world.study(study).reason

@@ -6,26 +6,26 @@ import numpy as np
 
 from policies.pairs import PairHistory, PairPolicy, PairProblem, make_pair_policy
 
-N, D, P, M = 60, 6, 4, 12
+N, D, P, M, DESCRIBED = 60, 6, 4, 12, 8
 
 
 def history() -> PairHistory:
-    """12 methods x 60 prompts, a few scores unknown, features of the first 8."""
+    """12 methods x 60 prompts, a few scores unknown, outputs of the first 8 described."""
     rng = np.random.default_rng(2)
     ability, features = rng.normal(size=M), rng.normal(size=(M, N, P))
     features[:, :, 0] += rng.normal(size=(M, 1))  # methods differ in it, too
     scores = ability[:, None] + features[:, :, 0] + rng.normal(size=(M, N))
     scores[rng.random(scores.shape) < 0.02] = np.nan
-    features[8:] = np.nan
-    return PairHistory(scores, features)
+    likeness = rng.random((DESCRIBED, DESCRIBED, N)).astype(np.float32)
+    return PairHistory(scores, tuple(range(DESCRIBED)), features[:DESCRIBED], likeness)
 
 
 def problem(seed: int = 0, n: int = N) -> PairProblem:
     """A pair with vectors and features."""
     rng = np.random.default_rng([5, seed])
     first, second, inputs = (rng.normal(size=(n, D)).astype(np.float32) for _ in range(3))
-    features = rng.normal(size=(n, P))
-    return PairProblem(n, first, second, inputs, features, np.arange(n), (seed,))
+    features, likeness = rng.normal(size=(2, n, P)), rng.random((2, DESCRIBED, n)).astype(np.float32)
+    return PairProblem(n, first, second, inputs, features, likeness, np.arange(n), (seed,))
 
 
 def answers(seed: int = 0, n: int = N, lead: float = 0.3) -> np.ndarray:

@@ -33,7 +33,14 @@ def test_the_same_problem_gives_the_same_plan(name: str) -> None:
 def test_swapping_the_methods_turns_the_verdict_round(name: str) -> None:
     given = problem()
     assert given.features is not None
-    turned = replace(given, first=given.second, second=given.first, features=-given.features)
+    assert given.likeness is not None
+    turned = replace(
+        given,
+        first=given.second,
+        second=given.first,
+        features=given.features[::-1],
+        likeness=given.likeness[::-1],
+    )
     policy = build(name)
     k = N  # the samples of fewer may differ where a draw is involved
     one, other = policy.plan(given).verdict(answers(), k), policy.plan(turned).verdict(-answers(), k)
