@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -246,8 +247,8 @@ def _bigrams(text: str) -> Counter[tuple[str, str]]:
     return Counter(pairwise(words))
 
 
-def rouge_bench(matrix: Path, bench: PairBench, reference: str) -> PairBench:
-    """The same methods, scored by ROUGE-2 against the outputs of one of them, which is left out."""
+def rouge_scores(matrix: Path, bench: PairBench, reference: str) -> Floats:
+    """(M, N) ROUGE-2 of each output against that of the reference, NaN without outputs."""
     folder = read_matrix_folder(matrix)
     outputs, names = folder.outputs(), folder.matrix.method_ids
     order = {key: j for j, key in enumerate(folder.matrix.prompt_ids)}
@@ -258,6 +259,12 @@ def rouge_bench(matrix: Path, bench: PairBench, reference: str) -> PairBench:
         if name in outputs:
             pairs = [(outputs[name][order[k]] or "", outputs[reference][order[k]] or "") for k in ids]
             scores[i] = [rouge_2(*pair) for pair in pairs]
+    return scores
+
+
+def rouge_bench(matrix: Path, bench: PairBench, scores: Floats, reference: str) -> PairBench:
+    """The same methods, scored by ROUGE-2 against the outputs of one of them, which is left out."""
+    names = read_matrix_folder(matrix).matrix.method_ids
     rows = tuple(i for i in bench.rows if names[i] != reference)
     return replace(bench, scores=scores, rows=rows, history=rows)
 
@@ -389,13 +396,29 @@ def _iterative(options: argparse.Namespace, bench: PairBench, names: Sequence[st
 
 
 def _rouge(options: argparse.Namespace, bench: PairBench, names: Sequence[str]) -> str:
-    scored = rouge_bench(options.matrix, bench, options.reference)
+    held = _kept(
+        options, "scores", lambda: {"scores": rouge_scores(options.matrix, bench, options.reference)}
+    )
+    scored = rouge_bench(options.matrix, bench, held["scores"], options.reference)
     tables = {
         name: _kept(options, name, partial(success_table, scored, scored.pairs, name, options.seeds))
         for name in names
     }
     ties = np.mean([(PairRun.of(scored, pair, 0, 1.0).answers == 0).mean() for pair in scored.pairs])
-    return f"{len(scored.pairs)} pairs, {ties:.1%} of the verdicts are ties.\n\n{budget_lines(tables)}"
+    stopped = {
+        (name, risk): _kept(
+            options,
+            f"{name}-{risk:g}",
+            partial(iterative_table, scored, scored.pairs, risk, name, options.seeds),
+        )
+        for risk in options.risks
+        for name in names
+    }
+    lines = iterative_lines(stopped, random_errors(scored, scored.pairs, options.seeds))
+    return (
+        f"{len(scored.pairs)} pairs, {ties:.1%} of the verdicts are ties.\n\n{budget_lines(tables)}\n\n"
+        f"Stopping at a risk, at least 5 and at most 200 verdicts:\n\n{lines}"
+    )
 
 
 TITLES = {
@@ -442,6 +465,14 @@ def main() -> None:
         document(options, made)
 
 
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """The arguments without the folders of one machine."""
+    hidden = {
+        i + shift for i, one in enumerate(arguments) if one in ("--keep", "--matrix") for shift in (0, 1)
+    }
+    return [one for i, one in enumerate(arguments) if i not in hidden]
+
+
 def _seeds(options: argparse.Namespace) -> range:
     return range(options.first_seed, options.first_seed + options.seeds)
 
@@ -450,7 +481,7 @@ def document(options: argparse.Namespace, made: str) -> None:
     """Write the section."""
     update_section(
         TITLES[options.what],
-        f"python -m benchmarks.compare {options.what} --document",
+        " ".join(["python -m benchmarks.compare", *_shown(sys.argv[1:])]),
         made,
         data=f"alpacaeval, 24 models with outputs, vectors by {options.encoder}; history = all other models",
         seeds=f"{_seeds(options)[0]} to {_seeds(options)[-1]}"
@@ -463,7 +494,10 @@ def document(options: argparse.Namespace, made: str) -> None:
     )
 
 
-NOTES: dict[str, str] = {}
+NOTES: dict[str, str] = {
+    "rouge": "References: the outputs of FuseChat-Gemma-2-9B-Instruct, the highest-scoring real model"
+    " (NullModel, which scores higher, answers every prompt with the same text)."
+}
 
 
 if __name__ == "__main__":
