@@ -110,7 +110,7 @@ SECTIONS = {
         "Policies on MMLU-Pro, leaving one model out",
         f"{MMLUPRO} --policy uniform,stratified,cluster-score,static-design,uncertainty,information-gain"
         ",expected-variance-reduction"
-        " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
+        " --estimator linear-gaussian --budgets 25,50,100",
         refusing=("combinatorial",),
     ),
     "families": Section(

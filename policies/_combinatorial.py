@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from assay.errors import NotFittedError, UsageError
 from assay.matrix import ScoreMatrix
-from estimators import Estimator
+from estimators import Estimator, Linearization, SupportsLinearization
 from policies._base import Policy, PolicyState, Selection
+from policies._row_design import LEAST_NOISE
 
-__all__ = ["CombinatorialPolicy"]
+__all__ = ["CombinatorialPolicy", "errors_by_one_look"]
 
 CHUNK_BYTES = 2**26
 
@@ -21,9 +22,12 @@ CHUNK_BYTES = 2**26
 class CombinatorialPolicy(Policy):
     """A static design: each next prompt leaves the least mean squared error of prediction on history models.
 
-    The greedy order costs one prediction per candidate, history model and place in the order. Candidates
-    are tried in batches; the order is found as far as it is asked for, and kept. Before that the time is
-    estimated from one batch, and the policy refuses what would take longer than `limit_seconds`.
+    The greedy order costs one prediction per candidate, history model and place in the order. Where the
+    estimator can be linearised, all candidates' predictions of a place follow from one look at it, as an
+    answer moves them along one direction (`errors_by_one_look`): exactly so for linear-gaussian, but for the
+    clipping to [0, 1]; to first order for logistic ones. With others candidates are tried in batches. The
+    order is found as far as it is asked for, and kept. Before that the time is estimated from one batch, and
+    the policy refuses what would take longer than `limit_seconds`.
 
     Args:
         seed: Draws the history models and candidates that are tried.
@@ -110,6 +114,11 @@ class CombinatorialPolicy(Policy):
     def _errors(self, tried: NDArray[np.intp]) -> NDArray[np.float64]:
         """(C,) mean squared error on the history models' unobserved scores with each candidate observed."""
         assert self._truth is not None
+        if isinstance(self._estimator, SupportsLinearization):
+            observed = np.full(self._truth.shape, np.nan)
+            observed[:, self._order] = self._truth[:, self._order]
+            lines = self._estimator.linearize(observed)
+            return errors_by_one_look(lines, observed, self._truth)[tried]
         step = max(1, CHUNK_BYTES // (8 * 16 * self._truth.size))
         parts = [self._errors_of_batch(tried[i : i + step]) for i in range(0, len(tried), step)]
         return np.concatenate(parts)
@@ -130,7 +139,8 @@ class CombinatorialPolicy(Policy):
     def _refuse_if_too_long(self, size: int) -> None:
         assert self._truth is not None
         tried = self._tried(len(self._order))
-        batch = tried[: max(1, CHUNK_BYTES // (8 * 16 * self._truth.size))]
+        whole = isinstance(self._estimator, SupportsLinearization)
+        batch = tried if whole else tried[: max(1, CHUNK_BYTES // (8 * 16 * self._truth.size))]
         start = time.perf_counter()
         self._errors(batch)
         each = (time.perf_counter() - start) / len(batch)
@@ -141,6 +151,51 @@ class CombinatorialPolicy(Policy):
                 f" {self._truth.shape[1]} prompts on {len(self._truth)} history models",
                 "force it (--force), give it fewer models or candidates, or use static-design",
             )
+
+
+def errors_by_one_look(
+    lines: Linearization, observed: NDArray[np.float64], truth: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(N,) mean squared error of predicting what stays unobserved, with each prompt observed in turn.
+
+    With S the latent's covariance, E the errors of the predicted means and v_j = l_j' S l_j + noise_j, the
+    answer to j moves the mean of k by l_k' S l_j E_j / v_j. Summed over the unobserved k, the squares are
+    E'E - 2 (E_j / v_j) (S l_j)' sum_k E_k l_k + (E_j / v_j)^2 (S l_j)' (sum_k l_k l_k') (S l_j), of which
+    j's own share is taken off: no loop over pairs of prompts.
+
+    Args:
+        lines: The M rows' linearisation, given what is observed.
+        observed: (M, N) scores, NaN = not observed.
+        truth: (M, N) true scores, NaN = missing; a prompt whose score is missing teaches its row nothing.
+    """
+    wanted = np.isnan(observed) & ~np.isnan(truth)
+    error = np.where(wanted, np.nan_to_num(truth) - lines.mean, 0.0)
+    total = np.zeros(truth.shape[1])
+    for rows in _alike(lines, np.concatenate([wanted, np.isnan(observed)], axis=1)):
+        i = rows[0]
+        loadings = lines.loadings if lines.loadings.ndim == 2 else lines.loadings[i]
+        shifted = loadings @ lines.covariance[i]  # (N, D)
+        explained = (shifted * loadings).sum(axis=1)
+        variance = np.maximum(explained + lines.noise[i], LEAST_NOISE)
+        open_loadings = loadings[wanted[i]]
+        curve = ((shifted @ (open_loadings.T @ open_loadings)) * shifted).sum(axis=1)
+        share = error[rows] / variance  # (rows, N)
+        slope = (error[rows] @ loadings) @ shifted.T
+        own = error[rows] - share * explained
+        total += (np.square(error[rows]).sum(axis=1, keepdims=True) - own**2).sum(axis=0)
+        total += (share**2 * curve - 2.0 * share * slope).sum(axis=0)
+    count = wanted.sum() - wanted.sum(axis=0)
+    errors: NDArray[np.float64] = total / np.maximum(count, 1)
+    return errors
+
+
+def _alike(lines: Linearization, masks: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    """Rows in groups that share loadings, noise and masks, and with them the posterior covariance."""
+    shared = lines.loadings.ndim == 2 and bool((lines.noise == lines.noise[:1]).all())
+    groups: dict[bytes, list[int]] = {}
+    for i, mask in enumerate(np.packbits(masks, axis=1)):
+        groups.setdefault(mask.tobytes() if shared else str(i).encode(), []).append(i)
+    return [np.array(rows) for rows in groups.values()]
 
 
 def _duration(seconds: float) -> str:

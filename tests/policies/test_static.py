@@ -12,7 +12,8 @@ from assay.errors import BadInputError, UsageError
 from assay.matrix import ScoreMatrix
 from policies import make_policy
 from policies._cluster import cluster_prompts, score_features
-from tests.policies.factory import N_PROMPTS, build_policy, estimator, history, make_state
+from policies._combinatorial import errors_by_one_look
+from tests.policies.factory import N_PROMPTS, FactorEstimator, build_policy, estimator, history, make_state
 
 BLOBS = np.array([[0.0, 0.0], [0.0, 0.2], [0.0, -0.1], [5.0, 5.0], [5.0, 5.3], [9.0, 0.0]])
 
@@ -90,6 +91,31 @@ def test_combinatorial_leaves_the_least_error_on_the_history_models() -> None:
             for j in range(N_PROMPTS)
         ]
         assert order[place] == int(np.argmin(np.round(errors, 12)))
+
+
+def test_one_look_gives_the_errors_of_trying_each_prompt() -> None:
+    truth = history().values[:7].astype(float)
+    asked = np.where(np.arange(N_PROMPTS) % 5 == 0, truth, np.nan)
+    found = errors_by_one_look(estimator().linearize(asked), asked, truth)  # type: ignore[attr-defined]
+    for j in np.flatnonzero(np.arange(N_PROMPTS) % 5):
+        observed = asked.copy()
+        observed[:, j] = truth[:, j]
+        squares = (estimator().predict(observed).mean - truth)[np.isnan(observed)] ** 2
+        np.testing.assert_allclose(found[j], np.nanmean(squares))
+
+
+def test_candidates_are_tried_one_by_one_where_the_estimator_cannot_be_linearised() -> None:
+    class Opaque(FactorEstimator):
+        linearize = None  # type: ignore[assignment]
+
+        def predict(self, observed: Any) -> Any:
+            return estimator().predict(observed)
+
+    looked, tried = make_policy("combinatorial", models=5), make_policy("combinatorial", models=5)
+    looked.prepare(history(), estimator())
+    tried.prepare(history(), Opaque().fit(history()))
+    state = make_state(total=4)
+    assert tried.select(state, 4).columns.tolist() == looked.select(state, 4).columns.tolist()
 
 
 def test_combinatorial_says_how_long_it_would_take_and_can_be_forced() -> None:
