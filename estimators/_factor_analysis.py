@@ -116,16 +116,19 @@ def factor_posterior(model: FactorModel, observed: Array) -> tuple[NDArray[Any],
     """Mean (B, r) and covariance (B, r, r) of the latents given each row's observed scores (B, N)."""
     latent = np.zeros((len(observed), model.rank))
     precision = np.empty((len(observed), model.rank, model.rank))
-    root = model.loadings / np.sqrt(model.noise)[:, None]
-    residual = (observed - model.mean) / np.sqrt(model.noise)
-    missing = np.isnan(residual)
+    missing = np.isnan(observed)
     mostly = missing.mean(axis=1) < 0.5
-    whole = root.T @ root if mostly.any() else np.zeros((model.rank, model.rank))
-    for b, row in enumerate(residual):  # a gather of the fewer prompts beats masked products
-        block = root[missing[b] if mostly[b] else ~missing[b]]
-        product = block.T @ block
+    scaled = model.loadings / model.noise[:, None] if mostly.any() else model.loadings[:0]
+    whole = scaled.T @ model.loadings if mostly.any() else np.zeros((model.rank, model.rank))
+    for b, row in enumerate(observed):  # a gather of the fewer prompts beats masked products
+        few = np.flatnonzero(missing[b] if mostly[b] else ~missing[b])
+        block = model.loadings[few]
+        product = block.T @ (block / model.noise[few, None])
         precision[b] = whole - product if mostly[b] else product
-        latent[b] = np.nan_to_num(row) @ root if mostly[b] else block.T @ row[~missing[b]]
+        if mostly[b]:
+            latent[b] = np.where(missing[b], 0.0, row - model.mean) @ scaled
+        else:
+            latent[b] = ((row[few] - model.mean[few]) / model.noise[few]) @ block
     covariance = np.linalg.inv(np.eye(model.rank) + precision)
     return (covariance @ latent[:, :, None])[:, :, 0], covariance
 

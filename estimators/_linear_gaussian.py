@@ -159,10 +159,12 @@ class LinearGaussianEstimator(Estimator):
         hidden = ~np.isnan(truth) & np.isnan(seen)
         weights = np.where(hidden, self.weights_, 0.0)
         latent, covariance = factor_posterior(model, seen)
-        error = (np.where(hidden, truth - (model.mean + latent @ model.loadings.T), 0.0) * weights).sum(
+        slope = weights @ model.loadings
+        error = (np.where(hidden, truth - model.mean, 0.0) * weights).sum(axis=1) - (latent * slope).sum(
             axis=1
         )
-        return float(ranked_probability_score(error, _deviation(model, covariance, weights)).sum())
+        deviation = _deviation(model, covariance, weights, slope)
+        return float(ranked_probability_score(error, deviation).sum())
 
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`; means are clipped to [0, 1]."""
@@ -194,7 +196,7 @@ class LinearGaussianEstimator(Estimator):
         unseen = np.isnan(observed)
         mean = np.where(unseen, self.model_.mean + latent @ self.model_.loadings.T, observed)
         weights = np.where(unseen, self.weights_, 0.0)
-        deviation = _deviation(self.model_, covariance, weights)
+        deviation = _deviation(self.model_, covariance, weights, weights @ self.model_.loadings)
         return ScoreEstimate(np.clip(mean @ self.weights_, 0.0, 1.0), deviation)
 
     def linearize(self, observed: FloatArray) -> Linearization:
@@ -242,10 +244,15 @@ def _with_scores(values: FloatArray) -> NDArray[np.float64]:
 
 
 def _deviation(
-    model: FactorModel, covariance: NDArray[np.float64], weights: NDArray[np.float64]
+    model: FactorModel,
+    covariance: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    slope: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """(B,) standard deviation of each row's sum of hidden scores times `weights` (B, N; 0 where seen)."""
-    slope = weights @ model.loadings  # (B, r)
+    """(B,) standard deviation of each row's sum of hidden scores times `weights` (B, N; 0 where seen).
+
+    `slope` (B, r) is that sum's derivative by the latent, the weighted loadings.
+    """
     shared = np.einsum("br,brs,bs->b", slope, covariance, slope)
     return np.asarray(np.sqrt(weights**2 @ model.noise + shared))
 
