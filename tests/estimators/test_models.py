@@ -199,7 +199,7 @@ class TestDesigns:
     def test_with_few_rows_every_row_chooses_among_candidates_of_its_own(self):
         history = planted("real", missing=0.0)
         estimator = make_estimator("auto", candidates=["linear-gaussian"]).fit(history)
-        assert estimator.candidates_per_choice() == history.n_methods // 2
+        assert estimator.candidates_per_choice() == history.n_methods
         few = make_estimator("corrected:linear-gaussian", base_params={"among": 3}).fit(history)
         assert few.candidates_per_choice() == 3
         truth = history.values[:8].astype(np.float64)
@@ -211,7 +211,7 @@ class TestDesigns:
     def test_the_number_of_candidates_is_kept_and_checked(self, tmp_path):
         history = planted("binary")
         make_estimator("linear-gaussian", rank=2).fit(history).save(tmp_path)
-        assert load_estimator(tmp_path).candidates_per_choice() == history.n_methods // 2
+        assert load_estimator(tmp_path).candidates_per_choice() == history.n_methods
         with pytest.raises(BadInputError, match="candidates is 0 or more"):
             make_estimator("linear-gaussian", among=-1).fit(history)
 
