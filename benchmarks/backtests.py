@@ -37,7 +37,8 @@ MMLUPRO = "--matrix ../shared/data/mmlupro --leave-one-out"
 FAMILIES = "--holdout-group family=MixtralForCausalLM,FalconForCausalLM,GPT2LMHeadModel"
 COLD = "--cold-datasets mmlu,winogrande"
 NONE = float("nan")
-STATIC = "uniform,stratified,cluster-embed,cluster-score,cluster-irt,static-design"
+CLUSTERS = "cluster-embed,cluster-score,cluster-irt"
+STATIC = f"uniform,stratified,{CLUSTERS},static-design"
 
 
 @dataclass(frozen=True)
@@ -99,19 +100,27 @@ SECTIONS = {
         "All policies on Open LLM",
         f"{OPENLLM} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
         " --estimator mirt --budgets 25,50,100 --test-rows 100",
+        more=(
+            f"{OPENLLM} --policy combinatorial,ppo --estimator mirt --budgets 25,50,100 --test-rows 100"
+            ' --policy-settings \'{"ppo": {"updates": 8}}\'',
+        ),
     ),
     "alpaca-policies": Section(
         "All policies on AlpacaEval",
-        f"{ALPACA} --policy {STATIC},uncertainty,information-gain,expected-variance-reduction"
-        " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
-        refusing=("combinatorial",),
+        f"{ALPACA} --policy {STATIC},combinatorial,uncertainty,information-gain,ppo,expected-variance-reduction"
+        " --estimator linear-gaussian --budgets 25,50,100"
+        ' --policy-settings \'{"ppo": {"updates": 4, "episodes": 24}}\'',
     ),
     "mmlupro-policies": Section(
         "Policies on MMLU-Pro, leaving one model out",
-        f"{MMLUPRO} --policy uniform,stratified,cluster-score,static-design,uncertainty,information-gain"
-        ",expected-variance-reduction"
+        f"{MMLUPRO} --policy {STATIC},expected-variance-reduction"
         " --estimator linear-gaussian --budgets 25,50,100",
-        refusing=("combinatorial",),
+        more=(
+            f"{MMLUPRO} --policy combinatorial,uncertainty,information-gain"
+            " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
+            f"{MMLUPRO} --policy ppo --estimator linear-gaussian --budgets 25,50,100"
+            ' --policy-settings \'{"ppo": {"updates": 2, "episodes": 12, "most_prompts": 1000}}\'',
+        ),
     ),
     "families": Section(
         "Held-out families on Open LLM",

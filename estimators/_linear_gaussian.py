@@ -246,8 +246,8 @@ def _with_scores(values: FloatArray) -> NDArray[np.float64]:
 def _deviation(
     model: FactorModel,
     covariance: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    slope: NDArray[np.float64],
+    weights: FloatArray,
+    slope: FloatArray,
 ) -> NDArray[np.float64]:
     """(B,) standard deviation of each row's sum of hidden scores times `weights` (B, N; 0 where seen).
 

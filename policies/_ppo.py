@@ -98,15 +98,21 @@ class PpoPolicy(Policy):
             warm_start: A trained policy to start from.
             checkpoint: Folder that keeps what is done, so that an interrupted training goes on.
             on_update: Called with the number of each update and its figures.
-            sources: Rows to play with estimators that have not learned from them; default by cross-fitting.
+            sources: Rows to play with estimators that have not learned from them, on the prompts that the
+                training plays with; default by cross-fitting.
         """
         frozen = Representation.freeze(history, estimator)
         if warm_start is not None and warm_start._frozen is not None:
             frozen = warm_start._frozen.extended(history, estimator)
-        vectors = torch.from_numpy(frozen.vectors).float()
+        played = self._played_prompts(history.n_prompts)
+        vectors = torch.from_numpy(frozen.vectors[played]).float()
         network = self._build(vectors.shape[1])
         if warm_start is not None and warm_start._network is not None and _alike(network, warm_start):
             network.load_state_dict(warm_start._network.state_dict())
+        if not sources and len(played) < history.n_prompts:
+            history = history.columns(played)
+            if history.n_methods < LEAST_TO_CROSSFIT:
+                estimator = estimator.settled().fit(history)
         sources = sources or crossfits(history, estimator, self.settings.folds, self.seed, checkpoint)
         self.curve = train(
             network,
@@ -118,6 +124,13 @@ class PpoPolicy(Policy):
             on_update=on_update,
         )
         self._network, self._frozen = network, frozen
+
+    def _played_prompts(self, n_prompts: int) -> NDArray[np.intp]:
+        """Prompts that the training plays with, ascending."""
+        if n_prompts <= self.settings.most_prompts:
+            return np.arange(n_prompts)
+        order = np.random.default_rng([self.seed, 5]).permutation(n_prompts)
+        return np.sort(order[: self.settings.most_prompts])
 
     def _build(self, size: int) -> ActorCritic:
         with torch.random.fork_rng(devices=[]):

@@ -57,6 +57,8 @@ class PpoSettings:
         most_kl: Stops the epochs of an update early once the policy has moved so far.
         width: Width of the network.
         folds: Parts of the history for cross-fitting; with 200 rows or more only one part is played.
+        most_prompts: Prompts that a training plays with: a benchmark of more is played on as many, drawn at
+            random, with refits of the estimator on these; choices are then among all.
         validation: Share of the rows to play that is kept back to choose the weights by (at least 8 rows, or
             none are).
         checks: How often the weights are tried on them; those before training compete too.
@@ -84,6 +86,7 @@ class PpoSettings:
     most_kl: float = 0.05
     width: int = 32
     folds: int = 3
+    most_prompts: int = 2000
     validation: float = 0.25
     checks: int = 4
 
@@ -94,6 +97,8 @@ class PpoSettings:
             raise UsageError(
                 "ppo: updates, episodes, prompts, batch, epochs and minibatch must be at least 1"
             )
+        if self.most_prompts < 2:
+            raise UsageError("ppo: a training needs at least 2 prompts")
         if not 0 <= self.discount <= 1 or not 0 <= self.smoothing <= 1 or not 0 < self.clip < 1:
             raise UsageError("ppo: discount and smoothing lie in [0, 1], clip between 0 and 1")
         if self.reward not in ("score", "mse"):

@@ -189,7 +189,7 @@ def _conformal(
 
 
 def _policy(task: Task, settings: BacktestSettings) -> Policy:
-    policy = make_policy(task.policy, seed=task.draw_seed)
+    policy = make_policy(task.policy, seed=task.draw_seed, **settings.policy_settings.get(task.policy, {}))
     if settings.force and "force" in policy.params():
         policy = make_policy(task.policy, **{**policy.params(), "force": True})
     return MixedPolicy(policy, share=settings.cold_share)

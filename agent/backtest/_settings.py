@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ class BacktestSettings:
         risk: Objective compare: stop each pair at this risk (None = sample sizes are the budgets).
         least_labels: Objective compare: first sample size of iterative runs.
         force: Let policies run that refuse because they would take too long.
+        policy_settings: Constructor arguments of policies, by policy name.
     """
 
     matrix: str
@@ -75,11 +76,15 @@ class BacktestSettings:
     risk: float | None = None
     least_labels: int = 5
     force: bool = False
+    policy_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self, policies: Registry[Any] = POLICIES) -> None:
         """Raise UsageError where the settings make no sense, before anything is run."""
         for name in self.policies:
             policies.get(name)
+        for name, given in self.policy_settings.items():
+            _require(name in self.policies, f"--policy-settings: '{name}' is not among the policies")
+            _check_settings(policies, name, given)
         for name in self.estimators:
             ESTIMATORS.get(name)
         ENCODERS.get(self.encoder)
@@ -118,6 +123,16 @@ class BacktestSettings:
         """The settings as they stand in the result file."""
         plain = asdict(self)
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+
+def _check_settings(policies: Registry[Any], name: str, given: dict[str, Any]) -> None:
+    try:
+        policies.get(name)(**given)
+    except TypeError:
+        raise UsageError(
+            f"--policy-settings: policy '{name}' does not take {', '.join(sorted(given))}",
+            "its settings are its constructor's arguments, docs/reference.md",
+        ) from None
 
 
 def _require(condition: bool, message: str) -> None:

@@ -71,6 +71,9 @@ def backtest(
         float | None, typer.Option(help="Share drawn among prompts without history; default by weight.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Run policies that refuse because of the time.")] = False,
+    policy_settings: Annotated[
+        str, typer.Option(help='Constructor arguments of policies, JSON: {"ppo": {"updates": 4}}.')
+    ] = "",
     jobs: Annotated[int, typer.Option(help="Processes, one thread each; 0 = one per core.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write settings and results as JSON; resumable.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw error against budget into a PNG file.")] = None,
@@ -109,6 +112,7 @@ def backtest(
         risk=risk,
         least_labels=least_labels,
         force=force,
+        policy_settings=_policy_settings(policy_settings),
     )
     document = _run(settings, jobs or len(os.sched_getaffinity(0)), out, quiet=as_json)
     if out is not None:
@@ -137,6 +141,20 @@ def _run(settings: BacktestSettings, jobs: int, out: Path | None, *, quiet: bool
             progress.update(bar, completed=done, total=total, description=label)
 
         return run_backtest(settings, jobs=jobs, work=work, on_progress=show)
+
+
+def _policy_settings(given: str) -> dict[str, dict[str, Any]]:
+    """JSON: policy name to settings."""
+    try:
+        found = json.loads(given or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        raise UsageError(
+            f"--policy-settings is not JSON of settings by policy: {given}",
+            'write it like {"ppo": {"updates": 4}}',
+        )
+    return found
 
 
 def _names(listed: str) -> tuple[str, ...]:

@@ -46,6 +46,16 @@ def blank(matrix: ScoreMatrix, fitted: Estimator) -> PolicyState:
     )
 
 
+def test_a_wide_benchmark_is_played_on_some_of_its_prompts_and_chosen_among_all() -> None:
+    wide = trained(most_prompts=16, prompts=6)
+    assert len(wide._played_prompts(history().n_prompts)) == 16
+    state = blank(history(), estimator())
+    assert len(set(wide.select(state, 24).columns.tolist())) == 24
+    assert same(wide, trained(most_prompts=16, prompts=6))
+    with pytest.raises(UsageError, match="at least 2 prompts"):
+        PpoPolicy(most_prompts=1)
+
+
 def weights(policy: PpoPolicy) -> dict[str, np.ndarray[Any, Any]]:
     assert policy._network is not None
     return {key: value.numpy() for key, value in policy._network.state_dict().items()}

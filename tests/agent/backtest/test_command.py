@@ -43,8 +43,26 @@ def test_prints_json_alone(app: typer.Typer, matrix: Path) -> None:
     assert json.loads(result.stdout)["results"][0]["budget"] == 5
 
 
+def test_settings_of_a_policy_reach_it(app: typer.Typer, matrix: Path) -> None:
+    arguments = f"backtest --matrix {matrix} --policy combinatorial --estimator linear-gaussian --budgets 5"
+    given = ["--seeds", "1", "--jobs", "1", "--policy-settings", '{"combinatorial": {"limit_seconds": 0.0}}']
+    result = CliRunner().invoke(app, [*arguments.split(), *given])
+    assert isinstance(result.exception, UsageError)
+    assert "would take about" in result.exception.message
+
+
 @pytest.mark.parametrize(
-    "wrong", ["--budgets 5,x", "--policy ,", "--weighting model", "--estimator nope", "--objective nope"]
+    "wrong",
+    [
+        "--budgets 5,x",
+        "--policy ,",
+        "--weighting model",
+        "--estimator nope",
+        "--objective nope",
+        "--policy-settings {",
+        '--policy-settings {"ppo":{"updates":4}}',
+        '--policy-settings {"uniform":{"updates":4}}',
+    ],
 )
 def test_wrong_use_is_refused(app: typer.Typer, matrix: Path, wrong: str) -> None:
     result = CliRunner().invoke(app, ["backtest", "--matrix", str(matrix), *wrong.split()])
