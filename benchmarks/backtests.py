@@ -107,7 +107,8 @@ SECTIONS = {
     ),
     "alpaca-policies": Section(
         "All policies on AlpacaEval",
-        f"{ALPACA} --policy {STATIC},combinatorial,uncertainty,information-gain,ppo,expected-variance-reduction"
+        f"{ALPACA} --policy {STATIC},combinatorial,uncertainty,information-gain,ppo"
+        ",expected-variance-reduction"
         " --estimator linear-gaussian --budgets 25,50,100"
         ' --policy-settings \'{"ppo": {"updates": 4, "episodes": 24}}\'',
     ),

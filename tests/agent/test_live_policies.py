@@ -17,7 +17,8 @@ from tests.policies.factory import SMALL
 from tests.world import BENCHMARK, World
 
 ESTIMATING = [name for name in POLICIES.names() if not isinstance(make_policy(name), SupportsRecommendation)]
-HISTORY, BOUGHT, BATCH, PATIENCE_S = 24, 12, 5, 150
+SEARCHING = [name for name in POLICIES.names() if name not in ESTIMATING]
+HISTORY, CONTENDERS, BOUGHT, BATCH, PATIENCE_S = 24, 3, 12, 5, 150
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +41,24 @@ class Running:
             max_prompts=BOUGHT,
             batch_size=BATCH,
         )
+        return self.followed(study)
+
+    def search(self, name: str) -> int:
+        """A study of the objective "best" over models of its own with the policy, until it is at rest."""
+        first = HISTORY + len(ESTIMATING) + CONTENDERS * SEARCHING.index(name)
+        models = [self.world.add_model(f"m{model}") for model in range(first, first + CONTENDERS)]
+        study = self.world.add_study(
+            models[0],
+            method_ids=models,
+            objective="best",
+            policy=name,
+            max_prompts=CONTENDERS * BOUGHT,
+            batch_size=BATCH,
+        )
+        return self.followed(study)
+
+    def followed(self, study: int) -> int:
+        """The study, once it is at rest."""
         until = time.monotonic() + PATIENCE_S
         while self.world.study(study).state in (StudyState.WAITING, StudyState.RUNNING):
             assert time.monotonic() < until, self.world.study(study).reason
@@ -71,9 +90,8 @@ class Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("live")
-    world = World.open(folder, sweep_s=1.0).with_history(
-        models=HISTORY + len(ESTIMATING), tests=len(ESTIMATING)
-    )
+    tests = len(ESTIMATING) + CONTENDERS * len(SEARCHING)
+    world = World.open(folder, sweep_s=1.0).with_history(models=HISTORY + tests, tests=tests)
     environment = {
         "ASSAY_DATA_DIR": str(world.settings.data_dir),
         "OMP_NUM_THREADS": "1",
@@ -97,4 +115,14 @@ def test_a_study_with_each_policy_through_real_workers(running: Running, name: s
     jobs = world.jobs(study)
     assert len(jobs) == BOUGHT
     assert len({job.prompt_id for job in jobs}) == BOUGHT
+    assert all(child.restarts == 0 for child in running.supervisor.children)
+
+
+@pytest.mark.parametrize("name", SEARCHING)
+def test_a_search_with_each_policy_through_real_workers(running: Running, name: str) -> None:
+    world, study = running.world, running.search(name)
+    assert world.study(study).state == StudyState.DONE, world.study(study).reason
+    jobs = world.jobs(study)
+    assert 0 < len(jobs) <= CONTENDERS * BOUGHT
+    assert len({(job.method_id, job.prompt_id) for job in jobs}) == len(jobs)
     assert all(child.restarts == 0 for child in running.supervisor.children)
