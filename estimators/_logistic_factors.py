@@ -83,8 +83,10 @@ def fit_logistic(
     tolerance: float = 2e-3,
     start: LogisticModel | None = None,
     seed: int = 0,
-) -> LogisticModel:
-    """Fit by variational EM, from `start` (first columns the same prompts) or from a truncated SVD.
+) -> tuple[LogisticModel, Array]:
+    """Fit by variational EM; gives the parameters and the rows' latents (M, D).
+
+    It starts from `start` (first columns the same prompts) or from a truncated SVD.
 
     Args:
         values: (M, N) scores in [0, 1], NaN = missing; a column may be empty.
@@ -108,7 +110,7 @@ def fit_logistic(
         _sweep(fit)
         if _change(before, fit.model) < tolerance:
             break
-    return fit.model
+    return fit.model, fit.mean
 
 
 def _change(before: LogisticModel, after: LogisticModel) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators._latent_prior import LatentPrior
 from estimators._logistic_factors import LogisticModel, bound_weight
 
 __all__ = ["LatentPosterior", "expectations", "latent_posterior"]
@@ -27,7 +28,7 @@ TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class LatentPosterior:
-    """Gaussian posteriors of B rows' latents.
+    """Posteriors of B rows' latents: Gaussian, or Gaussians of the same mean and covariance.
 
     Attributes:
         mean: (B, D).
@@ -38,22 +39,31 @@ class LatentPosterior:
     covariance: Array
 
 
-def latent_posterior(model: LogisticModel, observed: Array) -> LatentPosterior:
-    """Posterior of each row of `observed` (B, N), NaN = not observed; the prior where a row has none."""
+def latent_posterior(
+    model: LogisticModel, observed: Array, prior: LatentPrior | None = None
+) -> LatentPosterior:
+    """Posterior of each row of `observed` (B, N), NaN = not observed; the prior where a row has none.
+
+    Args:
+        model: Parameters of the N prompts.
+        observed: The rows' scores.
+        prior: Of the latents; None for N(0, I). Another prior meets the likelihood in the normal form that
+            it has at the posterior under N(0, I).
+    """
     b, d = len(observed), model.dimensions
     mean, covariance = np.empty((b, d)), np.empty((b, d, d))
     most = max(1, int((~np.isnan(observed)).sum(axis=1).max(initial=0)))
     size = max(1, BLOCK_ENTRIES // (most * d))
     for i in range(0, b, size):
         block = slice(i, i + size)
-        mean[block], covariance[block] = _block_posterior(model, observed[block])
+        mean[block], covariance[block] = _block_posterior(model, observed[block], prior)
     return LatentPosterior(mean, covariance)
 
 
-def _block_posterior(model: LogisticModel, observed: Array) -> tuple[Array, Array]:
+def _block_posterior(model: LogisticModel, observed: Array, prior: LatentPrior | None) -> tuple[Array, Array]:
     """Iterate each row until it stands still, whatever the other rows of the block do."""
     rows = np.arange(len(observed))  # still moving
-    parts = _gather(model, observed)
+    parts = everything = _gather(model, observed)
     mean = np.zeros((len(observed), model.dimensions))
     covariance = np.tile(np.eye(model.dimensions), (len(observed), 1, 1))
     for _ in range(ITERATIONS):
@@ -64,19 +74,33 @@ def _block_posterior(model: LogisticModel, observed: Array) -> tuple[Array, Arra
             rows, parts = rows[moving], tuple(part[moving] for part in parts)
         if len(rows) == 0:
             break
-    return mean, covariance
+    return (
+        (mean, covariance) if prior is None else prior.posterior(*_likelihood(everything, mean, covariance))
+    )
+
+
+def _likelihood(parts: tuple[Array, ...], mean: Array, covariance: Array) -> tuple[Array, Array]:
+    """Precision (B, D, D) of the likelihood as a normal of the latent, and precision times mean (B, D)."""
+    slopes, intercepts, scores, certainty = parts
+    logit = (slopes @ mean[:, :, None])[:, :, 0] + intercepts
+    level, curvature = expectations(logit, ((slopes @ covariance) * slopes).sum(axis=2))
+    transposed = slopes.transpose(0, 2, 1)
+    precision = transposed @ ((curvature * certainty)[:, :, None] * slopes)
+    gradient = transposed @ (certainty * (scores - level))[:, :, None]
+    return precision, (precision @ mean[:, :, None] + gradient)[:, :, 0]
 
 
 def _gather(model: LogisticModel, observed: Array) -> tuple[Array, ...]:
     """Slopes (B, K, D), intercepts, scores and certainty (B, K) of the observed prompts, padded with 0."""
-    seen = ~np.isnan(observed)
-    count = seen.sum(axis=1)
-    width = int(count.max(initial=0))
-    order = np.argsort(~seen, axis=1, kind="stable")[:, :width]  # the observed columns come first
-    filled = np.arange(width) < count[:, None]
-    slopes = model.slopes[order]
-    scores = np.where(filled, np.take_along_axis(observed, order, axis=1), 0.0)
-    return slopes, model.intercepts[order], scores, filled / model.dispersion[order]
+    rows, columns = np.nonzero(~np.isnan(observed))
+    count = np.bincount(rows, minlength=len(observed))
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)  # within each row
+    shape = (len(observed), int(count.max(initial=0)))
+    order, scores, filled = np.zeros(shape, dtype=np.intp), np.zeros(shape), np.zeros(shape)
+    order[rows, places] = columns
+    scores[rows, places] = observed[rows, columns]
+    filled[rows, places] = 1.0
+    return model.slopes[order], model.intercepts[order], scores, filled / model.dispersion[order]
 
 
 def _step(parts: tuple[Array, ...], mean: Array, covariance: Array) -> tuple[Array, Array]:

@@ -34,6 +34,7 @@ class MirtGroupEstimator(MirtEstimator):
 
     name: ClassVar[str] = "mirt-group"
     joint: ClassVar[bool] = True
+    bandwidths: ClassVar[tuple[float | None, ...]] = (None,)  # the rows' own prior takes its place
 
     def predict(self, observed: FloatArray) -> Prediction:
         """See `Estimator.predict`; the rows of one call inform each other."""

@@ -35,7 +35,7 @@ def logistic_data(rng, m=600, n=60, d=1):
 
 def plain(values, d, **options):
     n = values.shape[1]
-    return fit_logistic(values, d, np.zeros(n, dtype=np.intp), np.zeros(n, dtype=bool), **options)
+    return fit_logistic(values, d, np.zeros(n, dtype=np.intp), np.zeros(n, dtype=bool), **options)[0]
 
 
 class TestLogisticFactors:
