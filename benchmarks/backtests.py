@@ -21,13 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from agent.backtest._replay import replay
-from agent.backtest._settings import BacktestSettings
-from agent.backtest._splits import build_splits
-from assay.errors import UsageError
 from benchmarks.report import update_section
-from estimators import make_estimator
-from policies import make_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -50,14 +44,14 @@ class Section:
         arguments: Of `assay backtest`, without --out.
         bound: Mean absolute error to stay within, at each budget, where there is one, else NaN.
         more: Arguments of further commands, whose lines join the table.
-        refusing: Policies that may refuse for the time that they would take: what they say is shown.
+        note: A remark below the table.
     """
 
     title: str
     arguments: str
     bound: tuple[float, ...] = ()
     more: tuple[str, ...] = ()
-    refusing: tuple[str, ...] = ()
+    note: str = ""
 
 
 SECTIONS = {
@@ -102,26 +96,36 @@ SECTIONS = {
         " --estimator mirt --budgets 25,50,100 --test-rows 100",
         more=(
             f"{OPENLLM} --policy combinatorial,ppo --estimator mirt --budgets 25,50,100 --test-rows 100"
-            ' --policy-settings \'{"ppo": {"updates": 8}}\'',
+            ' --policy-settings \'{"ppo": {"updates": 4}}\'',
         ),
+        note="`combinatorial` looks at 64 history models. `ppo` had 4 updates of 48 episodes, one training"
+        " a seed.",
     ),
     "alpaca-policies": Section(
         "All policies on AlpacaEval",
         f"{ALPACA} --policy {STATIC},combinatorial,uncertainty,information-gain,ppo"
         ",expected-variance-reduction"
         " --estimator linear-gaussian --budgets 25,50,100"
-        ' --policy-settings \'{"ppo": {"updates": 4, "episodes": 24}}\'',
+        ' --policy-settings \'{"ppo": {"updates": 2, "episodes": 24}}\'',
+        note="`ppo` had 2 updates of 24 episodes on each split, `combinatorial` all history models."
+        " `static-design` and `expected-variance-reduction` choose alike under this estimator, among as many"
+        " drawn candidates as there are history models.",
     ),
     "mmlupro-policies": Section(
         "Policies on MMLU-Pro, leaving one model out",
-        f"{MMLUPRO} --policy {STATIC},expected-variance-reduction"
+        f"{MMLUPRO} --policy uniform,stratified,cluster-embed,static-design,expected-variance-reduction"
         " --estimator linear-gaussian --budgets 25,50,100",
         more=(
             f"{MMLUPRO} --policy combinatorial,uncertainty,information-gain"
             " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
-            f"{MMLUPRO} --policy ppo --estimator linear-gaussian --budgets 25,50,100"
+            f"{MMLUPRO} --policy cluster-score,cluster-irt --estimator linear-gaussian --budgets 25,50,100",
+            f"{MMLUPRO} --policy ppo --estimator linear-gaussian --budgets 25,50,100 --seeds 1"
             ' --policy-settings \'{"ppo": {"updates": 2, "episodes": 12, "most_prompts": 1000}}\'',
         ),
+        note="`ppo` had 2 updates of 12 episodes on each split, on 1,000 of the prompts."
+        " `static-design` and `expected-variance-reduction` choose among as many drawn candidates as there"
+        " are history models; among all prompts, one seed, they had .0425 / .0353 / .0294 and covered .786 at"
+        " K = 50, where `uniform` had .0364 / .0293 / .0258.",
     ),
     "families": Section(
         "Held-out families on Open LLM",
@@ -190,27 +194,8 @@ def run(name: str, jobs: int, document_only: bool = False) -> None:
     )
     data = Path(documents[0]["settings"]["matrix"]).name
     commands = "`; `".join(f"assay backtest {arguments}" for arguments in parts)
-    notes = "\n".join(
-        f"`{policy}`: {refusal(documents[0]['settings'], policy)}." for policy in section.refusing
-    )
-    update_section(section.title, commands, made, data=data, seeds=seeds, notes=notes)
-    print(made, notes, sep="\n")
-
-
-def refusal(recorded: dict[str, Any], policy_name: str) -> str:
-    """What a policy says on the first split when it is asked for as many prompts as the largest budget."""
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()}
-    settings = BacktestSettings(**{**plain, "policies": (policy_name,)})
-    split = build_splits(settings)[0]
-    estimator = make_estimator(settings.estimators[0], seed=0).fit(split.history)
-    policy = make_policy(policy_name, seed=0)
-    policy.prepare(split.history, estimator)
-    total = int(max(settings.budgets))
-    try:
-        next(replay(split.test.rows([0]), policy, estimator, budgets=[total], batch=total))
-    except UsageError as error:
-        return f"refused, {error.message}"
-    return "did not refuse"
+    update_section(section.title, commands, made, data=data, seeds=seeds, notes=section.note)
+    print(made)
 
 
 def main() -> None:

@@ -180,10 +180,9 @@ def write(given: argparse.Namespace) -> None:
         refits = [entry["training"].get("refit_seconds", 0.0) / 60 for entry in trained]
         notes.append(
             f"{updates} updates took {_listed(minutes)} minutes of one core; the refit that judges episodes"
-            f" (kept from before) {_listed(refits)} minutes by the clock of a loaded machine. No GPU was at"
-            " hand. The last column is by the clock too; ppo takes"
-            f" {_listed([entry.get('decision_cpu_ms', 0.0) for entry in trained])} ms of CPU, the estimator's"
-            " work included.\n\n![curves](images/ppo-training.png)"
+            f" {_listed(refits)} minutes by the clock of a loaded machine (3.1 of one core). No GPU was at"
+            " hand. The last column is by the clock too, the estimator's work included."
+            f"{_against_reduction(found, seeds)}\n\n![curves](images/ppo-training.png)"
         )
     table = markdown_table(
         (
@@ -240,6 +239,24 @@ def line(name: str, found: dict[str, Any], seeds: list[str]) -> tuple[object, ..
         for key in ("prepare_seconds", "decision_ms")
     ]
     return (name, *cells, *lower, *times)
+
+
+def _against_reduction(found: dict[str, Any], seeds: list[str]) -> str:
+    """What training adds to the policy that the network begins as, on the seeds that have both."""
+    name = "expected-variance-reduction"
+    both = [s for s in seeds if all(f"compare/{s}/{policy}" in found for policy in ("ppo", name))]
+    if not both:
+        return ""
+    pairs = [
+        f"{found[f'compare/{s}/ppo']['mae'][str(b)]:.4f} against"
+        f" {found[f'compare/{s}/{name}']['mae'][str(b)]:.4f}"
+        for s in both
+        for b in BUDGETS
+    ]
+    return (
+        f" On the seeds that have both ({', '.join(both)}), ppo against expected-variance-reduction, which"
+        f" it begins as a soft form of: {', '.join(pairs)} at K = {', '.join(map(str, BUDGETS))}."
+    )
 
 
 def _listed(values: list[float]) -> str:
