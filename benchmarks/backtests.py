@@ -118,7 +118,8 @@ SECTIONS = {
         more=(
             f"{MMLUPRO} --policy combinatorial,uncertainty,information-gain"
             " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
-            f"{MMLUPRO} --policy cluster-score,cluster-irt --estimator linear-gaussian --budgets 25,50,100",
+            f"{MMLUPRO} --policy cluster-score,cluster-irt --estimator linear-gaussian --budgets 25,50,100"
+            " --seeds 1",
             f"{MMLUPRO} --policy ppo --estimator linear-gaussian --budgets 25,50,100 --seeds 1"
             ' --policy-settings \'{"ppo": {"updates": 2, "episodes": 12, "most_prompts": 1000}}\'',
         ),
