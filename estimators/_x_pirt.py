@@ -22,6 +22,7 @@ __all__ = [
     "XPirtExamplesEstimator",
     "XPirtHistoryEstimator",
     "binarise",
+    "principal_components",
 ]
 
 Array = NDArray[np.float64]

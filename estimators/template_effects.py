@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from assay.errors import BadInputError
 from assay.matrix import FloatArray
 from estimators._two_way_logistic import Cells, fit_two_way
-from estimators._x_pirt import binarise
+from estimators._x_pirt import binarise, principal_components
 
 __all__ = ["template_effects"]
 
@@ -19,21 +19,29 @@ MODELS_APART = 6.0  # how many times as far models may lie apart as templates
 
 
 def template_effects(
-    scores: FloatArray, models: Sequence[int], templates: Sequence[int], count: int
+    scores: FloatArray,
+    models: Sequence[int],
+    templates: Sequence[int],
+    count: int,
+    features: FloatArray | None = None,
 ) -> Array:
     """Effects of templates, in logits, shrunk to nothing as far as the earlier models disagree or say little.
 
     A logistic model of all earlier cells: theta of a row = model + template + what is the row's own, the
-    easiness of the examples common to all.
+    easiness of the examples common to all. A template's effect is in part linear in its features, so that
+    templates which no earlier model was asked by borrow from those that look alike: the features are tuned
+    to what other models' results make of them.
 
     Args:
         scores: (E, N) scores of earlier rows, NaN = not acquired.
         models: (E,) number of each row's model.
         templates: (E,) number of each row's template, below `count`.
         count: T templates.
+        features: (T, p) embeddings or counts of the templates' texts, reduced to 25 principal components;
+            None = nothing is known of them.
 
     Returns:
-        (T,) effects; 0 for a template that no row has.
+        (T,) effects; without features 0 for a template that no row has.
 
     Raises:
         BadInputError: Rows and numbers do not fit together.
@@ -48,8 +56,11 @@ def template_effects(
     rows, columns = np.nonzero(~np.isnan(values))
     if len(rows) == 0:
         return np.zeros(count)
-    of_model_one_hot = MODELS_APART * np.eye(int(of_model.max()) + 1)[of_model]
-    covariates = np.concatenate([np.eye(count)[of_template], of_model_one_hot], axis=1)
+    looks = np.eye(count)
+    if features is not None:
+        looks = np.concatenate([looks, principal_components(features)], axis=1)
+    apart = MODELS_APART * np.eye(int(of_model.max()) + 1)[of_model]
+    covariates = np.concatenate([looks[of_template], apart], axis=1)
     cells = Cells(rows, columns, binarise(values[rows, columns]), covariates, np.zeros((values.shape[1], 0)))
-    model = fit_two_way(cells)
-    return np.asarray(model.row_slopes(covariates)[:count])
+    slopes = fit_two_way(cells).row_slopes(covariates)
+    return np.asarray(looks @ slopes[: looks.shape[1]])

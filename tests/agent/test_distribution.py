@@ -227,7 +227,7 @@ def test_what_templates_did_for_earlier_models_reaches_the_estimator(
         benchmark = catalog.find_benchmark(session, BENCHMARK)
         columns = context.columns(session, benchmark)
         known = {s: studies.methods_of(session, s) for s in (first, study)}
-        effects = effects_of(session, columns, known[study])[:, 0]
+        effects = effects_of(session, columns, known[study], world.settings)[:, 0]
         scores = load_rows(session, columns, np.array([m.id for m in known[first]], dtype=np.int64))
     means = np.nanmean(scores, axis=1)
     by_template = dict(zip([m.template_id for m in known[first]], means, strict=True))

@@ -56,6 +56,19 @@ def test_unknown_templates_have_no_effect_and_nothing_says_nothing() -> None:
         template_effects(np.zeros((1, 4)), [0], [2], 2)
 
 
+def test_templates_that_nobody_was_asked_by_borrow_from_those_that_look_alike() -> None:
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(TEMPLATES, 2))
+    effects, easiness = features @ [0.8, -0.4], rng.normal(0.0, 1.2, PROMPTS)
+    known = TEMPLATES * 2 // 3
+    scores = np.concatenate([planted(rng, effects[:known], easiness) for _ in range(EARLIER)])
+    model, template = np.repeat(np.arange(EARLIER), known), np.tile(np.arange(known), EARLIER)
+    found = template_effects(scores, model.tolist(), template.tolist(), TEMPLATES, features)
+    assert np.corrcoef(found[known:], effects[known:])[0, 1] > 0.8
+    blind = template_effects(scores, model.tolist(), template.tolist(), TEMPLATES)
+    np.testing.assert_array_equal(blind[known:], 0.0)
+
+
 def test_the_next_models_distribution_is_closer_with_what_others_showed() -> None:
     told, plain = [], []
     for seed in range(4):
