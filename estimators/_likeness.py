@@ -17,6 +17,8 @@ BUCKETS = 2**18
 
 def word_vectors(texts: Sequence[str | None]) -> csr_matrix:
     """(N, 2^18) unit rows of log word counts, hashed: the same text has the same vector in any corpus."""
+    if not texts:
+        return csr_matrix((0, BUCKETS))
     counts = HashingVectorizer(n_features=BUCKETS, alternate_sign=False, norm=None).transform(
         [text or "" for text in texts]
     )
