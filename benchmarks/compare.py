@@ -213,7 +213,7 @@ def random_errors(bench: PairBench, pairs: Sequence[tuple[int, int]], seeds: int
 def iterative_lines(tables: dict[tuple[str, float], dict[str, Floats]], errors: Floats) -> str:
     """Markdown: a line per policy and risk, and the fixed N at which random votes err as often."""
     lines = [
-        "| policy | risk | labels | success | error | inconclusive | error of conclusive | of close pairs |"
+        "| policy | risk | labels | success | error | inconclusive | error of conclusive | error, close pairs |"
         " fixed random N |"
     ]
     lines.append("| --- |" + " ---: |" * 8)
@@ -221,7 +221,7 @@ def iterative_lines(tables: dict[tuple[str, float], dict[str, Floats]], errors: 
         labels, success, error, open_ = (float(table[key].mean()) for key in OUTCOMES)
         wrong = error / max(success + error, 1e-9)
         near = table["near"] > 0
-        close = float(table["error"][near].sum() / max((1 - table["inconclusive"])[near].sum(), 1.0))
+        close = float(table["error"][near].mean()) if near.any() else np.nan
         enough = [n for n, e in zip(FIXED, errors, strict=True) if e <= wrong]
         fixed = str(enough[0]) if enough else f"over {FIXED[-1]}"
         shares = " | ".join(f"{share:.3f}" for share in (success, error, open_, wrong, close))
@@ -494,9 +494,14 @@ def document(options: argparse.Namespace, made: str) -> None:
     )
 
 
+CLOSE = (
+    f"Close pairs: winning distance under {NEAR:g}; error counts all runs, as the risk that is promised does."
+)
 NOTES: dict[str, str] = {
+    "iterative": "At least 5 and at most 200 verdicts. Fixed random N: the smallest of some sizes at which the"
+    f" majority of that many random verdicts errs as seldom. {CLOSE}",
     "rouge": "References: the outputs of FuseChat-Gemma-2-9B-Instruct, the highest-scoring real model"
-    " (NullModel, which scores higher, answers every prompt with the same text)."
+    f" (NullModel, which scores higher, answers every prompt with the same text). {CLOSE}",
 }
 
 

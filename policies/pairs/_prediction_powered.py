@@ -131,7 +131,8 @@ class RandomPlan:
     def verdict(self, verdicts: Floats, k: int, *, level: float | None = 0.95) -> PairVerdict:
         """See `PairPlan.verdict`."""
         drawn, n = self.order[:k], len(self.order)
-        counted = count_votes(verdicts[drawn], n, level, distance_kind="sampling")
+        kind = "anytime" if self.stop == "anytime" else "heuristic" if self.blind else "posterior"
+        counted = replace(count_votes(verdicts[drawn], n, level, distance_kind="sampling"), risk_kind=kind)
         asked = drawn[~np.isnan(verdicts[drawn])]
         if not len(asked) or len(asked) == n:
             return counted
@@ -144,14 +145,12 @@ class RandomPlan:
             half = 2.0 if level is None else float(norm.ppf(0.5 + level / 2)) * error
             risk = counted.risk if self.blind else min(sure, 1.0 - sure)
             low, high = mean - half, mean + half
-        kind = "anytime" if self.stop == "anytime" else "heuristic" if self.blind else "posterior"
         return replace(
             counted,
             distance=mean,
             low=min(max(low, -1.0), mean),
             high=max(min(high, 1.0), mean),
             risk=risk,
-            risk_kind=kind,
             favoured=favoured,
         )
 
