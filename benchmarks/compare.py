@@ -213,8 +213,8 @@ def random_errors(bench: PairBench, pairs: Sequence[tuple[int, int]], seeds: int
 def iterative_lines(tables: dict[tuple[str, float], dict[str, Floats]], errors: Floats) -> str:
     """Markdown: a line per policy and risk, and the fixed N at which random votes err as often."""
     lines = [
-        "| policy | risk | labels | success | error | inconclusive | error of conclusive | error, close pairs |"
-        " fixed random N |"
+        "| policy | risk | labels | success | error | inconclusive | error of conclusive |"
+        " error, close pairs | fixed random N |"
     ]
     lines.append("| --- |" + " ---: |" * 8)
     for (name, risk), table in tables.items():
@@ -274,7 +274,7 @@ def rouge_bench(matrix: Path, bench: PairBench, scores: Floats, reference: str) 
 MARKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)
 
 
-def tournaments(bench: PairBench, seeds: Sequence[int], risk: float = 0.1) -> dict[str, Floats]:
+def tournaments(bench: PairBench, seeds: Sequence[int], risk: float) -> dict[str, Floats]:
     """(seeds, MARKS) whether the best was named at each share of the judgements, and where a run stopped.
 
     A run that has stopped keeps its answer at the shares beyond.
@@ -307,23 +307,31 @@ def tournaments(bench: PairBench, seeds: Sequence[int], risk: float = 0.1) -> di
     return {"named": named, "stopped": stopped, "right": right}
 
 
-def tournament_lines(found: dict[str, Floats]) -> str:
-    """Markdown."""
-    lines = ["| share of all judgements | " + " | ".join(f"{mark:.1%}" for mark in MARKS) + " |"]
+def tournament_lines(tables: dict[float, dict[str, Floats]]) -> str:
+    """Markdown: a line per risk at which runs stop."""
+    lines = ["| best named, stopping at risk | " + " | ".join(f"{mark:.1%}" for mark in MARKS) + " |"]
     lines.append("| --- |" + " ---: |" * len(MARKS))
-    lines.append("| best named | " + " | ".join(f"{x:.2f}" for x in found["named"].mean(axis=0)) + " |")
+    for risk, found in tables.items():
+        named = " | ".join(f"{x:.2f}" for x in found["named"].mean(axis=0))
+        lines.append(f"| {risk:g} | {named} |")
+    lines += [
+        "",
+        "Columns: share of all judgements. Runs stop, as live studies do, once no other method can be",
+    ]
+    lines.append("the best at the risk (Bonferroni over the pairs).")
+    lines += [_stops(risk, found) for risk, found in tables.items()]
+    return "\n".join(lines)
+
+
+def _stops(risk: float, found: dict[str, Floats]) -> str:
     over = ~np.isnan(found["stopped"])
     if not over.any():
-        return "\n".join(lines)
+        return f"At {risk:g} none stopped."
     share = found["stopped"][over]
-    lines.append("")
-    lines.append(
-        f"Stopping, as live studies do, once no other can be the best at risk .1 (Bonferroni over the"
-        f" pairs): {over.mean():.2f} of the runs stopped within"
-        f" {MARKS[-1]:.0%}, at {np.median(share):.1%} of the judgements (median; {share.max():.1%} at most),"
-        f" and {found['right'][over].mean():.2f} of those were right."
+    return (
+        f"At {risk:g}, {over.mean():.2f} of the runs stopped, at {np.median(share):.1%} of the judgements"
+        f" (median; {share.max():.1%} at most), and {found['right'][over].mean():.2f} of those were right."
     )
-    return "\n".join(lines)
 
 
 # --- speed -------------------------------------------------------------------------------------------------
@@ -440,13 +448,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=0, help="default 5; tournament 50")
     parser.add_argument("--first-seed", type=int, default=0, help="of the tournament")
     parser.add_argument(
-        "--risks", type=lambda given: [float(x) for x in given.split(",")], default=[0.1, 0.2]
+        "--risks",
+        type=lambda given: [float(x) for x in given.split(",")],
+        default=None,
+        help="default 0.1,0.2; tournament 0.1,0.03",
     )
     parser.add_argument("--reference", default="FuseChat-Gemma-2-9B-Instruct")
     parser.add_argument("--keep", type=Path, default=None, help="folder of results per policy, to go on from")
     parser.add_argument("--document", action="store_true", help="write the section of docs/benchmarks.md")
     options = parser.parse_args()
     options.seeds = options.seeds or (50 if options.what == "tournament" else 5)
+    options.risks = options.risks or ([0.1, 0.03] if options.what == "tournament" else [0.1, 0.2])
     few = "random,diffuse,prediction-powered"
     everything = options.what in ("budgets", "speed")
     names = (options.policy or (",".join(POLICIES) if everything else few)).split(",")
@@ -456,7 +468,10 @@ def main() -> None:
         "iterative": _iterative,
         "rouge": _rouge,
         "tournament": lambda o, b, n: tournament_lines(
-            _kept(o, f"tournament-{o.first_seed}", partial(tournaments, b, _seeds(o)))
+            {
+                risk: _kept(o, f"{o.first_seed}-{risk:g}", partial(tournaments, b, _seeds(o), risk))
+                for risk in o.risks
+            }
         ),
         "speed": lambda o, b, n: speed_lines(b, n),
     }[options.what](options, bench, names)
@@ -498,8 +513,8 @@ CLOSE = (
     f"Close pairs: winning distance under {NEAR:g}; error counts all runs, as the risk that is promised does."
 )
 NOTES: dict[str, str] = {
-    "iterative": "At least 5 and at most 200 verdicts. Fixed random N: the smallest of some sizes at which the"
-    f" majority of that many random verdicts errs as seldom. {CLOSE}",
+    "iterative": "At least 5 and at most 200 verdicts. Fixed random N: the smallest of some sizes at which"
+    f" the majority of that many random verdicts errs as seldom. {CLOSE}",
     "rouge": "References: the outputs of FuseChat-Gemma-2-9B-Instruct, the highest-scoring real model"
     f" (NullModel, which scores higher, answers every prompt with the same text). {CLOSE}",
 }
