@@ -126,8 +126,8 @@ SECTIONS = {
         note="`ppo` had 2 updates of 12 episodes on each split, on 1,000 of the prompts."
         " `static-design` and `expected-variance-reduction` choose among as many drawn candidates as there"
         " are history models; among all prompts, one seed, they had .0425 / .0353 / .0294 and covered .786 at"
-        " K = 50, where `uniform` had .0364 / .0293 / .0258: its other draws make the difference to this table,"
-        " with either's estimator. At K = 100 the design's intervals cover .845, those of `uniform` .952.",
+        " K = 50, where `uniform` had .0364 / .0293 / .0258 (other draws, which make the difference to this"
+        " table). At K = 100 the design's intervals cover .845, those of `uniform` .952.",
     ),
     "families": Section(
         "Held-out families on Open LLM",
