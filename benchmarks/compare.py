@@ -318,7 +318,7 @@ def tournament_lines(tables: dict[float, dict[str, Floats]]) -> str:
         "",
         "Columns: share of all judgements. Runs stop, as live studies do, once no other method can be",
     ]
-    lines.append("the best at the risk (Bonferroni over the pairs).")
+    lines.append("the best at the risk (Bonferroni over the pairs).\n")
     lines += [_stops(risk, found) for risk, found in tables.items()]
     return "\n".join(lines)
 

@@ -33,9 +33,6 @@ __all__ = ["LEAST_VERDICTS", "RISK", "TOURNAMENT", "Choice", "choose"]
 #: Policy of studies with more than two methods.
 TOURNAMENT = "tournament"
 RISK = 0.1
-#: Stricter than for two: a tournament that stops at .1 names another in one of twenty, and at .03 costs an
-#: eighth more.
-TOURNAMENT_RISK = 0.03
 LEAST_VERDICTS = 5
 
 
@@ -62,9 +59,9 @@ def choose(session: Session, context: AgentContext, contest: Contest) -> Choice:
     return replace(choice, findings={**choice.findings, **_counts(contest)})
 
 
-def _risk(contest: Contest, default: float = RISK) -> float:
+def _risk(contest: Contest) -> float:
     wanted = contest.study.until_confidence
-    return default if wanted is None else min(max(1.0 - wanted, 1e-9), 1 - 1e-9)
+    return RISK if wanted is None else min(max(1.0 - wanted, 1e-9), 1 - 1e-9)
 
 
 # --- two methods -------------------------------------------------------------------------------------------
@@ -164,7 +161,7 @@ def _choose_pairs(contest: Contest) -> Choice:
     findings = _standings(contest, ranking)
     best, chance = contest.methods[ranking.best].name, float(ranking.probability_best[ranking.best])
     # Not the probability: looked at again and again, it passes any level too soon. Bonferroni over all pairs.
-    sure = game.rank(sums, counts, level=1.0 - _risk(contest, TOURNAMENT_RISK)).worst_rank[ranking.best] == 1
+    sure = game.rank(sums, counts, level=1.0 - _risk(contest)).worst_rank[ranking.best] == 1
     if counts.min() >= game.first and sure:
         return Choice(
             findings={**findings, "winner": best}, over=f"{best} is the best with probability {chance:.3f}"
