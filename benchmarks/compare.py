@@ -7,7 +7,7 @@
     python -m benchmarks.compare speed        # time to choose for one pair of 805 prompts
 
 Each writes its section of docs/benchmarks.md. Pairs: all 276 of the 24 models with outputs; "held out" are
-the 66 pairs of the 12 models that were not looked at while the policy forecast was made. Standard errors of
+the 66 pairs of the 12 models on which no policy's settings were chosen. Standard errors of
 differences are paired, over pairs (their seeds averaged). A verdict is the sign of the difference of two
 scores on a prompt. --keep FOLDER goes on where an earlier call stopped; --document writes the section.
 """
@@ -513,6 +513,10 @@ CLOSE = (
     f"Close pairs: winning distance under {NEAR:g}; error counts all runs, as the risk that is promised does."
 )
 NOTES: dict[str, str] = {
+    "budgets": "Intervals are those of a sample of fixed size. random and prediction-powered: means over"
+    f" {DRAWS} orders per pair and seed, the same for both. Held out are the pairs of 12 of the models; they"
+    " were looked at twice, with a first version that trusted what was foretold three times as much, and with"
+    " this one, chosen on the pairs of the other 12.",
     "iterative": "At least 5 and at most 200 verdicts. Fixed random N: the smallest of some sizes at which"
     f" the majority of that many random verdicts errs as seldom. {CLOSE}",
     "rouge": "References: the outputs of FuseChat-Gemma-2-9B-Instruct, the highest-scoring real model"
