@@ -253,9 +253,8 @@ def _against_reduction(found: dict[str, Any], seeds: list[str]) -> str:
     }
     told = [" / ".join(f"{value:.4f}" for value in means[policy]) for policy in ("ppo", name)]
     return (
-        f" Against expected-variance-reduction, which it begins as a soft form of, ppo has {told[0]} where that"
-        f" has {told[1]} at K = {' / '.join(map(str, BUDGETS))}, on the same seeds ({', '.join(both)}): less than"
-        " the seeds differ by."
+        f" Against {name}, which it begins as a soft form of, ppo has {told[0]} where that has {told[1]}"
+        f" at K = {' / '.join(map(str, BUDGETS))}, on the same seeds ({', '.join(both)})."
     )
 
 
