@@ -42,7 +42,7 @@ COMMON, OWN = 0.6, 0.3  # standard deviations of templates' effects, logits: on 
 EARLIER = 8  # models studied by the same templates before
 EARLIER_CELLS = 10  # of each of their rows
 BUDGETS = (120, 240, 480, 960)  # 2, 4, 8, 16 cells per template
-SEEDS = 10
+SEEDS = 5
 DISTRIBUTION = (
     ("x-pirt", "balanced"),
     ("x-pirt-discrete", "balanced"),
