@@ -50,8 +50,8 @@ BOUNDS = {
 }
 BEST = ("row-mean", "ucb-e", "triple-gse", "triple-mlp-gse", "sequential-elimination")
 BEST_SEEDS = 10
-GROUPS = 12  # further draws of rows or prompts per seed, on which the intervals' coverage is measured
-REHEARSALS = 80  # on groups of training models, from which the intervals' factors are learned
+GROUPS = 10  # further draws of rows or prompts per seed, on which the intervals' coverage is measured
+REHEARSALS = 60  # on groups of training models, from which the intervals' factors are learned
 SHOWN = ("w1", "q05", "q25", "q50", "q75", "q95", "coverage", "mean_width", "fit_seconds")
 AT = tuple(f"{quantile:.0%}" for quantile in QUANTILES)
 

@@ -60,17 +60,15 @@ class ScoreDistribution:
         Args:
             at: Quantiles asked for, in (0, 1].
             level: Level of the intervals, such as 0.9.
-            factor: What the lower and upper sides are stretched by, (2, Q), (Q,) or one (learned on history
-                rows, `QuantileFactors`; 1 = not at all).
+            factor: (Q,) or one: what both sides are stretched by (`QuantileFactors`; 1 = not at all).
         """
-        below, above = np.broadcast_to(factor, (2, len(at)))
         middle = self.quantiles(at)
         drawn = np.stack([quantiles_of(draw, at) for draw in self.sorted_draws])
         low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], axis=0)
         low, high = np.minimum(low, middle), np.maximum(high, middle)
         return (
-            np.clip(middle - below * (middle - low), 0.0, 1.0),
-            np.clip(middle + above * (high - middle), 0.0, 1.0),
+            np.clip(middle - factor * (middle - low), 0.0, 1.0),
+            np.clip(middle + factor * (high - middle), 0.0, 1.0),
         )
 
 

@@ -1,9 +1,9 @@
 """Intervals of a distribution's quantiles that cover as often as they say: factors learned by rehearsal.
 
 The score of a rehearsal is how far the true quantile lies from the estimate, in half-widths of the interval
-on that side. Its conformal quantile, ceil((n + 1) p) of n (Vovk, Gammerman and Shafer 2005), is the factor of
-that side; each side gets half of what an interval may miss. The sides differ because the extreme quantiles
-are biased, the factors because few cells mislead a model more than many.
+on that side. Its conformal quantile, ceil((n + 1) level) of n (Vovk, Gammerman and Shafer 2005), stretches
+both sides. A factor of its own for each side was tried: what an estimator is biased to hangs on its fit and
+on the prompts that it then chooses, so that the side which had been safe in rehearsals was missed in earnest.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class QuantileFactors:
         rows: (A,) numbers of rows of the studies that were rehearsed, increasing.
         cells: (B,) cells per row that they had acquired, increasing.
         at: (Q,) quantiles, increasing.
-        low: (L, A, B, Q) factors of the lower sides.
-        high: (L, A, B, Q) factors of the upper sides.
+        stretch: (L, A, B, Q) factors of both sides.
         groups: Rehearsals behind each factor.
     """
 
@@ -46,12 +45,11 @@ class QuantileFactors:
     rows: Array
     cells: Array
     at: Array
-    low: Array
-    high: Array
+    stretch: Array
     groups: int
 
     def factors(self, at: Sequence[float], level: float, rows: int, cells: float) -> Array:
-        """(2, Q) factors of lower and upper sides, for `ScoreDistribution.intervals`.
+        """(Q,) factors, for `ScoreDistribution.intervals`.
 
         Interpolated in the logarithms of rows and cells per row and in the quantile; outside of what was
         rehearsed the nearest counts.
@@ -71,10 +69,9 @@ class QuantileFactors:
                 f"intervals of level {level:g} are not calibrated",
                 f"calibrated levels: {', '.join(f'{value:g}' for value in self.levels)}",
             )
-        sides = np.stack([self.low[known[0]], self.high[known[0]]])  # (2, A, B, Q)
-        sides = _interpolate(np.log(self.rows), sides, 1, [math.log(rows)])
-        sides = _interpolate(np.log(self.cells), sides, 2, [math.log(max(cells, 1e-9))])
-        return _interpolate(self.at, sides, 3, at)[:, 0, 0]
+        found = _interpolate(np.log(self.rows), self.stretch[known[0]], 0, [math.log(rows)])
+        found = _interpolate(np.log(self.cells), found, 1, [math.log(max(cells, 1e-9))])
+        return np.asarray(_interpolate(self.at, found, 2, at)[0, 0])
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able description."""
@@ -88,13 +85,11 @@ class QuantileFactors:
         return cls(**arrays, groups=int(content["groups"]))
 
 
-_ARRAYS = ("levels", "rows", "cells", "at", "low", "high")
+_ARRAYS = ("levels", "rows", "cells", "at", "stretch")
 
 
 def misses(found: ScoreDistribution, truth: FloatArray, at: Sequence[float], level: float) -> Array:
-    """(2, Q) how far the true quantiles lie below and above the estimates, in half-widths of that side.
-
-    Negative on the side on which the truth does not lie.
+    """(Q,) how far the true quantiles lie from the estimates, in half-widths of that side.
 
     Args:
         found: What was estimated.
@@ -104,8 +99,8 @@ def misses(found: ScoreDistribution, truth: FloatArray, at: Sequence[float], lev
     """
     middle, (low, high) = found.quantiles(at), found.intervals(at, level)
     off = np.asarray(truth, dtype=np.float64) - middle
-    below = -off / np.maximum(middle - low, LEAST_HALF_WIDTH)
-    return np.stack([below, off / np.maximum(high - middle, LEAST_HALF_WIDTH)])
+    half = np.where(off < 0.0, middle - low, high - middle)
+    return np.asarray(np.abs(off) / np.maximum(half, LEAST_HALF_WIDTH))
 
 
 def calibrate_quantiles(
@@ -119,23 +114,21 @@ def calibrate_quantiles(
     """Factors from the `misses` of G rehearsals per number of rows.
 
     Args:
-        ratios: (G, L, A, B, 2, Q) misses, levels and numbers as given.
+        ratios: (G, L, A, B, Q) misses, levels and numbers as given.
         levels: (L,) levels of the intervals.
         rows: (A,) numbers of rows.
         cells: (B,) cells per row.
         at: (Q,) quantiles.
     """
     n, ordered = len(ratios), np.sort(ratios, axis=0)
-    place = [min(math.ceil((n + 1) * (1.0 + level) / 2.0 - 1e-9), n) - 1 for level in levels]
-    picked = np.stack([ordered[k, i] for i, k in enumerate(place)])  # (L, A, B, 2, Q)
-    picked = np.clip(picked, 0.0, MOST)
+    place = [min(math.ceil((n + 1) * level - 1e-9), n) - 1 for level in levels]
+    picked = np.stack([ordered[k, i] for i, k in enumerate(place)])  # (L, A, B, Q)
     return QuantileFactors(
         np.asarray(levels, dtype=np.float64),
         np.asarray(rows, dtype=np.float64),
         np.asarray(cells, dtype=np.float64),
         np.asarray(at, dtype=np.float64),
-        picked[..., 0, :],
-        picked[..., 1, :],
+        np.minimum(picked, MOST),
         n,
     )
 

@@ -21,7 +21,10 @@ from policies.replay import replay_cells
 __all__ = ["learn_quantile_factors"]
 
 GROUPS = 80
-FOLDS = 5
+#: Rehearsals with one fit: a fit's errors, and the prompts it chooses, are common to all of them.
+PER_FIT = 4
+FOLDS = 5  # a fit leaves out one part of so many, or as many rows as groups are drawn from
+MOST_HELD = 0.5
 DRAWS = 200
 #: A group is drawn from this many times its rows, or groups would be too much alike.
 LEAST_SPARE = 1.5
@@ -44,7 +47,7 @@ def learn_quantile_factors(
 
     Args:
         history: (M, N) scores; complete rows count, three times the fewest `rows` of them are needed.
-        estimator: Fitted; refitted without each part of the history to be tried on groups of that part.
+        estimator: Fitted; refitted again and again without a part of the history, whose groups are studied.
         policy: Makes a fresh policy from a seed.
         rows: Numbers of rows of a study, ascending; those that the history is too small for are left out.
         cells: Cells per row, ascending.
@@ -55,17 +58,17 @@ def learn_quantile_factors(
         at: Quantiles, ascending.
     """
     complete = np.flatnonzero(history.observed.all(axis=1))
-    folds = next((f for f in range(FOLDS, 1, -1) if _fit_in(len(complete), f, rows)), 2)
-    sizes = _fit_in(len(complete), folds, rows)
+    sizes = [size for size in rows if MOST_HELD * len(complete) >= LEAST_SPARE * size]
     if not sizes:
         return None
     rng = np.random.default_rng(seed)
-    parts = np.array_split(rng.permutation(complete), folds)
+    held = max(len(complete) // FOLDS, round(LEAST_SPARE * sizes[-1]))
     found = []
-    for i, part in enumerate(parts):
-        others = history.rows(np.concatenate(parts[:i] + parts[i + 1 :]))
+    for fit in range(0, groups, PER_FIT):
+        order = rng.permutation(complete)
+        part, others = order[:held], history.rows(np.sort(order[held:]))
         fitted = estimator.settled().fit(others) if estimator.needs_history else estimator
-        for number in range(i, groups, folds):
+        for number in range(fit, min(fit + PER_FIT, groups)):
             by_size = []
             for size in sizes:
                 tried = history.rows(np.sort(rng.choice(part, size, replace=False)))
@@ -75,14 +78,8 @@ def learn_quantile_factors(
                 seen = replay_cells(tried, chooser, fitted, budgets, batch=batch, seed=number)
                 by_size.append(list(_misses(fitted, tried, seen, levels, at)))
             found.append(by_size)
-    ratios = np.moveaxis(np.array(found), 3, 1)  # (G, A, B, L, 2, Q) -> (G, L, A, B, 2, Q)
+    ratios = np.moveaxis(np.array(found), 3, 1)  # (G, A, B, L, Q) -> (G, L, A, B, Q)
     return calibrate_quantiles(ratios, levels=levels, rows=sizes, cells=cells, at=at)
-
-
-def _fit_in(complete: int, folds: int, rows: Sequence[int]) -> list[int]:
-    """The numbers of rows that groups of a part may have: all of them, or for two parts those that fit."""
-    sizes = [size for size in rows if LEAST_SPARE * size <= complete // folds]
-    return sizes if folds == 2 or len(sizes) == len(rows) else []
 
 
 def _misses(
@@ -92,7 +89,7 @@ def _misses(
     levels: Sequence[float],
     at: Sequence[float],
 ) -> Iterator[NDArray[np.float64]]:
-    """(L, 2, Q) at each budget."""
+    """(L, Q) at each budget."""
     truth = quantiles_of(tried.benchmark_scores(), at)
     for observed in seen:
         found = score_distribution(estimator, observed, np.random.default_rng(0), DRAWS)

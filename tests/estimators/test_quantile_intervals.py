@@ -28,9 +28,8 @@ def learned(n: int = 200, level: float = LEVEL) -> QuantileFactors:
     return calibrate_quantiles(ratios[:, None, None, None], levels=[level], rows=[ROWS], cells=[4.0], at=AT)
 
 
-def test_stretched_intervals_cover_as_often_as_they_say_and_each_side_by_itself() -> None:
+def test_stretched_intervals_cover_as_often_as_they_say() -> None:
     factors = learned().factors(AT, LEVEL, ROWS, 4.0)
-    assert (factors[0] > factors[1]).all()  # estimates are too high: the lower side must reach further
     rng, own, stretched = np.random.default_rng(1), [], []
     for _ in range(400):
         found, truth = rehearsal(rng)
@@ -42,17 +41,17 @@ def test_stretched_intervals_cover_as_often_as_they_say_and_each_side_by_itself(
 
 
 def test_read_off_between_what_was_rehearsed_and_constant_beyond() -> None:
-    low = np.array([[[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]])  # levels, rows, cells, quantiles
+    stretch = np.array(
+        [[[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]]
+    )  # levels, rows, cells, quantiles
     known = QuantileFactors(
-        np.array([0.9]), np.array([10.0, 1000.0]), np.array([1.0, 100.0]), np.array(AT), low, low + 10.0, 30
+        np.array([0.9]), np.array([10.0, 1000.0]), np.array([1.0, 100.0]), np.array(AT), stretch, 30
     )
-    assert known.factors([0.25], 0.9, 100, 1.0)[0, 0] == pytest.approx(3.0)
-    assert known.factors([0.25], 0.9, 10, 10.0)[0, 0] == pytest.approx(2.0)
-    np.testing.assert_allclose(
-        known.factors([0.01, 0.375, 0.99], 0.9, 2, 1e9), [[3.0, 3.5, 4.0], [13.0, 13.5, 14.0]]
-    )
+    assert known.factors([0.25], 0.9, 100, 1.0)[0] == pytest.approx(3.0)
+    assert known.factors([0.25], 0.9, 10, 10.0)[0] == pytest.approx(2.0)
+    np.testing.assert_allclose(known.factors([0.01, 0.375, 0.99], 0.9, 2, 1e9), [3.0, 3.5, 4.0])
     again = QuantileFactors.from_json(known.to_json())
-    np.testing.assert_array_equal(again.high, known.high)
+    np.testing.assert_array_equal(again.stretch, known.stretch)
     with pytest.raises(BadInputError, match="are not calibrated"):
         known.factors([0.5], 0.99, 10, 1.0)
 

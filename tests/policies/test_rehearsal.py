@@ -34,15 +34,15 @@ def learn(rows: int, sizes: tuple[int, ...] = (6,), estimator: str = "x-pirt", p
 @pytest.mark.parametrize(
     ("estimator", "policy"), [("x-pirt", "balanced"), ("mirt-group", "quantile-variance")]
 )
-def test_a_factor_per_side_budget_and_quantile(estimator: str, policy: str) -> None:
+def test_a_factor_per_budget_and_quantile(estimator: str, policy: str) -> None:
     found = learn(60, estimator=estimator, policy=policy)
     assert found is not None
-    assert found.low.shape == found.high.shape == (1, 1, 2, 5)
+    assert found.stretch.shape == (1, 1, 2, 5)
     assert found.groups == 5
-    assert (found.low >= 0).all()
+    assert (found.stretch >= 0).all()
     again = learn(60, estimator=estimator, policy=policy)
     assert again is not None
-    np.testing.assert_array_equal(found.high, again.high)
+    np.testing.assert_array_equal(found.stretch, again.stretch)
 
 
 def test_only_studies_that_the_history_can_play() -> None:
