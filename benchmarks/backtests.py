@@ -120,7 +120,7 @@ SECTIONS = {
             " --estimator linear-gaussian --budgets 25,50,100 --seeds 1",
             f"{MMLUPRO} --policy cluster-score,cluster-irt --estimator linear-gaussian --budgets 25,50,100"
             " --seeds 1",
-            f"{MMLUPRO} --policy ppo --estimator linear-gaussian --budgets 25,50,100 --seeds 1"
+            f"{MMLUPRO} --policy ppo --estimator linear-gaussian --budgets 25,50,100"
             ' --policy-settings \'{"ppo": {"updates": 2, "episodes": 12, "most_prompts": 1000}}\'',
         ),
         note="`ppo` had 2 updates of 12 episodes on each split, on 1,000 of the prompts."
