@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from assay.matrix import ScoreMatrix
 from benchmarks.report import update_section
 from estimators import Estimator, Linearization, Prediction, make_estimator
+from estimators._latent_prior import LatentPrior
 from estimators._logistic_posterior import latent_posterior
 from estimators._mirt import MirtEstimator
 from policies import Policy, make_policy
@@ -28,6 +29,7 @@ BATCHES = (1, 10)
 GIVEN = ("expected-variance-reduction", "information-gain")
 REPEATS = 20
 KNOWN = 100
+KERNELS = 1300
 
 
 class Given:
@@ -44,6 +46,10 @@ class Given:
     def linearize(self, observed: object) -> Linearization:
         """The linearisation made beforehand."""
         return self.line
+
+    def candidates_per_choice(self) -> int:
+        """All."""
+        return 0
 
 
 class Sampled:
@@ -127,7 +133,16 @@ def fitted(name: str, n: int) -> tuple[Estimator, int]:
     """An estimator fitted to that many prompts, and its latent dimensions."""
     if name == "neural-process":
         return make_estimator(name, steps=20, batch=16).fit(history(n)), 32
-    return make_estimator(name, dimensions=8, sweeps=5).fit(history(n)), 8
+    return make_estimator(name, dimensions=8, bandwidth=None, sweeps=5).fit(history(n)), 8
+
+
+def with_kernels(n: int) -> tuple[Estimator, int]:
+    """`mirt` at the largest size that it chooses, with as many kernels as Open LLM has training models."""
+    d = 32
+    estimator = make_estimator("mirt", dimensions=d, bandwidth=None, sweeps=3).fit(history(n))
+    assert isinstance(estimator, MirtEstimator)
+    estimator.prior_ = LatentPrior(np.random.default_rng(0).standard_normal((KERNELS, d)), 0.17)
+    return estimator, d
 
 
 def whole_rows() -> list[list[str]]:
@@ -136,6 +151,8 @@ def whole_rows() -> list[list[str]]:
     for n in (1075, 12032):
         mirt, d = fitted("mirt", n)
         rows += [_whole(name, "mirt", mirt, n, d) for name in GIVEN]
+        kernels, d = with_kernels(n)
+        rows += [_whole(name, f"mirt, {KERNELS:,} kernels", kernels, n, d) for name in GIVEN]
     process, d = fitted("neural-process", 1075)
     rows += [_whole(name, "neural-process", process, 1075, d) for name in GIVEN]
     times = [milliseconds(decide(untrained(1075), process, 1075, b), repeats=7) for b in BATCHES]

@@ -19,6 +19,7 @@ __all__ = ["BROAD_SHARE", "LatentPrior"]
 
 Array = NDArray[Any]
 BROAD_SHARE = 0.1  # of the prior, for methods unlike all of the history's
+NEGLIGIBLE = 1e-8  # share of a kernel in a posterior that is left out of its mean and covariance
 BLOCK_ENTRIES = 4_000_000
 
 
@@ -64,6 +65,8 @@ class LatentPrior:
         kernels = np.log((1.0 - BROAD_SHARE) / len(self.centres)) + _evidence(near, squares.T, d, tight).T
         rest = np.log(BROAD_SHARE) + _evidence(broad, (broad_mean * pull).sum(axis=1), d, 1.0)
         kernels, rest = _shares(kernels, rest)
+        near_ones = np.flatnonzero(kernels.max(axis=0) > NEGLIGIBLE)
+        kernels, means = kernels[:, near_ones], means[:, near_ones]
         mean = (kernels[:, None] @ means)[:, 0] + rest[:, None] * broad_mean
         means -= mean[:, None]
         off = broad_mean - mean

@@ -23,6 +23,8 @@ __all__ = ["LatentPosterior", "expectations", "latent_posterior"]
 Array = NDArray[Any]
 BLOCK_ENTRIES = 4_000_000
 ITERATIONS = 25
+CAREFUL = 4  # first steps
+LONGEST = 0.5  # of the others, in standard deviations of the latent
 TOLERANCE = 2e-3
 
 
@@ -66,8 +68,8 @@ def _block_posterior(model: LogisticModel, observed: Array, prior: LatentPrior |
     parts = everything = _gather(model, observed)
     mean = np.zeros((len(observed), model.dimensions))
     covariance = np.tile(np.eye(model.dimensions), (len(observed), 1, 1))
-    for _ in range(ITERATIONS):
-        step, covariance[rows] = _step(parts, mean[rows], covariance[rows])
+    for i in range(ITERATIONS):
+        step, covariance[rows] = _step(parts, mean[rows], covariance[rows], careful=i < CAREFUL)
         mean[rows] += step
         moving = np.abs(step).max(axis=1) >= TOLERANCE
         if not moving.all():
@@ -103,20 +105,26 @@ def _gather(model: LogisticModel, observed: Array) -> tuple[Array, ...]:
     return model.slopes[order], model.intercepts[order], scores, filled / model.dispersion[order]
 
 
-def _step(parts: tuple[Array, ...], mean: Array, covariance: Array) -> tuple[Array, Array]:
-    """Step (B, D) of the mean, and the covariance at the mean it starts from; `parts` as from `_gather`."""
+def _step(parts: tuple[Array, ...], mean: Array, covariance: Array, *, careful: bool) -> tuple[Array, Array]:
+    """Step (B, D) of the mean, and the covariance at the mean it starts from; `parts` as from `_gather`.
+
+    Careful steps use the bound's curvature; the others, near the mode, are Newton's, shortened where long.
+    """
     slopes, intercepts, scores, certainty = parts
     eye = np.eye(mean.shape[1])
     logit = (slopes @ mean[:, :, None])[:, :, 0] + intercepts
     variance = ((slopes @ covariance) * slopes).sum(axis=2)
     level, curvature = expectations(logit, variance)
     transposed = slopes.transpose(0, 2, 1)
-    bound = bound_weight(np.sqrt(logit**2 + variance)) * certainty
     gradient = (transposed @ (certainty * (scores - level))[:, :, None])[:, :, 0] - mean
-    majorised = eye + transposed @ (bound[:, :, None] * slopes)
-    step = np.linalg.solve(majorised, gradient[:, :, None])[:, :, 0]
     precision = eye + transposed @ ((curvature * certainty)[:, :, None] * slopes)
-    return step, np.linalg.inv(precision)
+    covariance = np.linalg.inv(precision)
+    if not careful:
+        step = (covariance @ gradient[:, :, None])[:, :, 0]
+        return step * np.minimum(1.0, LONGEST / (np.abs(step).max(axis=1, keepdims=True) + 1e-12)), covariance
+    bound = bound_weight(np.sqrt(logit**2 + variance)) * certainty
+    majorised = eye + transposed @ (bound[:, :, None] * slopes)
+    return np.linalg.solve(majorised, gradient[:, :, None])[:, :, 0], covariance
 
 
 def expectations(logit: Array, variance: Array) -> tuple[Array, Array]:
